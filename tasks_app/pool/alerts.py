@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.alerts import Alert
-from tasks_app.pool.tables import ALERT, ALERT_LOOK, NOW
+from tasks_app.pool.tables import ALERT, ALERT_LOOK, NOW, Clock
 
 SEND_WITHIN = timedelta(minutes=1)  # an unmarked message is sent again after it: its sender died
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(minutes=10)
@@ -129,9 +129,7 @@ def mark_sent(connection: Connection, notice: Notice, took: list[str], *, whole:
     return connection.execute(_MARK[notice.over], values).rowcount > 0
 
 
-def prune(
-    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
-) -> int:
+def prune(connection: Connection, older: timedelta, most: int, *, now: Clock = None) -> int:
     """Delete alerts that ended this long ago, sent or not; return how many."""
     return connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).rowcount
 
@@ -162,16 +160,14 @@ def begin_check(
     token: UUID,
     every: timedelta,
     ttl: timedelta,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> bool:
     """False: another process checks, or did so within ``every``."""
     values = {"holder": holder, "token": token, "every": every, "ttl": ttl, "now": now}
     return connection.execute(_BEGIN_CHECK, values).rowcount > 0
 
 
-def finish_check(connection: Connection, token: UUID, *, now: datetime | None = None) -> bool:
-    """Finish this check; False: another has begun since, so discard the results.
-
-    Until the transaction ends, none can begin.
-    """
+def finish_check(connection: Connection, token: UUID, *, now: Clock = None) -> bool:
+    """Finish this check; False: another has begun since, so discard the results."""
+    # Until the transaction ends, none can begin.
     return connection.execute(_FINISH_CHECK, {"token": token, "now": now}).rowcount > 0

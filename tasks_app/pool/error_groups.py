@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.error_text import fingerprint_of, traits_of
 from tasks_app.domain.tasks.run import Cause
-from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, database_now
+from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, Clock, database_now
 
 HOURS = 24
 MOST_WITHOUT = 10_000  # rows without a fingerprint are counted up to one more than this
@@ -20,8 +20,6 @@ MOST_WITHOUT = 10_000  # rows without a fingerprint are counted up to one more t
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """The tasks in the error pool whose errors have one fingerprint."""
-
     fingerprint: str  # 16 hexadecimal digits
     number: int
     first_at: datetime  # the oldest end among these tasks, or the first ever recorded
@@ -102,7 +100,7 @@ def find_error_groups(
     queue: str | None = None,
     since: datetime | None = None,
     most: int = 50,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[ErrorGroup]:
     """Return the groups with most tasks; the numbers count the tasks that match the filters."""
     now = now or database_now(connection)
@@ -141,8 +139,6 @@ MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
 
 
 class Sighting(NamedTuple):
-    """A new cause, and names and queues of its tasks."""
-
     fingerprint: str
     kind: str
     names: list[str]
@@ -225,7 +221,6 @@ def seen_within(
 def mark_cause(
     connection: Connection, fingerprint: str, by: str, until: datetime | None, note: str
 ) -> bool:
-    """Mark a cause as known; False: no task failed by it."""
     record_new_causes(connection, fingerprint)
     values = {"hex": fingerprint, "by": by, "until": until, "note": note or None}
     return connection.execute(_MARK, values).rowcount > 0
@@ -247,8 +242,6 @@ _COUNT_REQUEUED = text(f"""
 
 
 class Since(NamedTuple):
-    """How many tasks failed again, and how many are not finished."""
-
     again: int  # an attempt failed for the same cause, even if a retry follows
     going: int  # they wait or run, and have not failed for it
 

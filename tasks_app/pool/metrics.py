@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
@@ -26,6 +26,7 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     TRANSITION,
     WORKER,
+    Clock,
     table,
 )
 
@@ -88,8 +89,6 @@ class QueueBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Due tasks of a queue that are parked for one kind of reason."""
-
     queue: str
     kind: str
     number: int
@@ -113,23 +112,20 @@ class Failed:
     lately: int
 
 
-def waiting_tasks(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
+def waiting_tasks(connection: Connection, *, now: Clock = None) -> list[QueueBacklog]:
     values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
     return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
 
 
-def parked_tasks(connection: Connection, *, now: datetime | None = None) -> list[Parked]:
-    values = {"now": now, "most": MOST_PARKED}
-    return [Parked(*row) for row in connection.execute(_PARKED, values)]
+def parked_tasks(connection: Connection, *, now: Clock = None) -> list[Parked]:
+    return [Parked(*row) for row in connection.execute(_PARKED, {"now": now, "most": MOST_PARKED})]
 
 
-def running_tasks(connection: Connection, *, now: datetime | None = None) -> list[Running]:
+def running_tasks(connection: Connection, *, now: Clock = None) -> list[Running]:
     return [Running(*row) for row in connection.execute(_RUNNING, {"now": now})]
 
 
-def failed_tasks(
-    connection: Connection, lately: timedelta, *, now: datetime | None = None
-) -> list[Failed]:
+def failed_tasks(connection: Connection, lately: timedelta, *, now: Clock = None) -> list[Failed]:
     values = {"now": now, "most": MOST_FAILED, "lately": lately}
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
 
@@ -191,8 +187,6 @@ class ScheduleCounts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """Child processes by state."""
-
     live: int
     stopping: int
     silent: int
@@ -205,23 +199,19 @@ def limits_in_use(connection: Connection) -> list[LimitInUse]:
 
 
 def count_schedules(
-    connection: Connection, patience: timedelta, *, now: datetime | None = None
+    connection: Connection, patience: timedelta, *, now: Clock = None
 ) -> ScheduleCounts:
-    values = {"now": now, "patience": patience}
-    return ScheduleCounts(*connection.execute(_SCHEDULES, values).one())
+    return ScheduleCounts(*connection.execute(_SCHEDULES, {"now": now, "patience": patience}).one())
 
 
-def count_workers(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
-) -> WorkerCounts:
+def count_workers(connection: Connection, within: timedelta, *, now: Clock = None) -> WorkerCounts:
     """Count children; one whose last heartbeat is older than ``within`` is silent."""
     return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
 
 
 def workers_by_queue(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
+    connection: Connection, within: timedelta, *, now: Clock = None
 ) -> dict[str, int]:
-    """Return how many living children serve each queue."""
     values = {"now": now, "within": within}
     return {row.queue: row.number for row in connection.execute(_SERVED, values)}
 
@@ -284,7 +274,7 @@ def snapshot_age(connection: Connection) -> int:
     return int(connection.execute(_SNAPSHOT).scalar_one())
 
 
-def days_partitioned_ahead(connection: Connection, *, now: datetime | None = None) -> int:
+def days_partitioned_ahead(connection: Connection, *, now: Clock = None) -> int:
     """Return for how many days after today there are partitions; -1: none for today."""
     values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
     found = connection.execute(_HORIZON, values).scalar()

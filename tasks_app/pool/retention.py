@@ -20,6 +20,7 @@ from tasks_app.pool.tables import (
     LOG_LINES,
     NOW,
     TRANSITION,
+    Clock,
     table,
 )
 
@@ -46,10 +47,8 @@ _OLD = too_old("t.finished_at", "t.name")
 def thin_partition(
     connection: Connection, partition: DayPartition, mark: Mark, *, most: int = LOOKED_AT
 ) -> tuple[Mark, int]:
-    """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays.
-
-    Return the next mark, which is saved already, and how many rows were deleted.
-    """
+    """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays."""
+    # Return the next mark, which is saved already, and how many rows were deleted.
     page = text(f"""
     SELECT count(*) AS seen, max(id) AS after,
         array_agg(id) FILTER (WHERE name = ANY(CAST(:names AS text[]))) AS ids
@@ -90,13 +89,11 @@ def delete_old(
     after: Place | None = None,
     *,
     most: int = LOOKED_AT,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> tuple[Place | None, int]:
-    """Delete old rows among the next ones of the error pool, or of the default partition.
-
-    Return the place to go on after, None at the end, and how many rows were deleted. Locked rows,
-    perhaps to be requeued, are left for the next pass.
-    """
+    """Delete old rows among the next ones of the error pool, or of the default partition."""
+    # Return the place to go on after, None at the end, and how many rows were deleted. Locked
+    # rows, perhaps to be requeued, are left for the next pass.
     if keep.shortest is None:
         return None, 0
     values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
@@ -116,7 +113,7 @@ def count_day(connection: Connection, partition: DayPartition, name: str = "") -
 
 
 def count_old(
-    connection: Connection, pool: str, keep: Keep, *, now: datetime | None = None
+    connection: Connection, pool: str, keep: Keep, *, now: Clock = None
 ) -> tuple[int, int]:
     """Return rows and bytes of the error pool, or the default partition, that are too old."""
     if keep.shortest is None:
@@ -174,10 +171,8 @@ def detach_partition(
 def forget_history(
     connection: Connection, partition: DayPartition, after: int, *, most: int = LOOKED_AT
 ) -> int | None:
-    """Delete history, log lines and values of the next ``most`` tasks of a detached day.
-
-    Return the id to go on after; None at the end.
-    """
+    """Delete history, log lines and values of the next ``most`` tasks of a detached day."""
+    # Return the id to go on after; None at the end.
     step = connection.execute(text(history_of(partition)), {"after": after, "most": most}).one()
     if step.seen < most:
         return None
@@ -212,7 +207,7 @@ _OLD_LINES = text(f"""
 
 
 def delete_old_lines(
-    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: datetime | None = None
+    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: Clock = None
 ) -> tuple[int, bool]:
     """Delete old lines of the log of transitions; return how many, and whether more may follow."""
     gone = connection.execute(_OLD_LINES, {"age": age, "most": most, "now": now}).rowcount
@@ -227,7 +222,7 @@ _EXISTING = text("""
 _STRAYS = text(f"SELECT count(*) FROM (SELECT FROM {table('task_completed_default')} LIMIT 1) s")
 
 
-def missing_partitions(connection: Connection, *, now: datetime | None = None) -> list[datetime]:
+def missing_partitions(connection: Connection, *, now: Clock = None) -> list[datetime]:
     """Return the days, as UTC midnights, from today to 14 days ahead that have no partition."""
     today = connection.execute(_TODAY, {"now": now}).scalar_one()
     midnight = datetime(today.year, today.month, today.day, tzinfo=UTC)
@@ -279,8 +274,6 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class DayPartition:
-    """One day of the completed pool."""
-
     name: str
     day: datetime
     bytes: int
@@ -311,9 +304,7 @@ def owns_partitions(connection: Connection) -> bool:
     return bool(connection.execute(_OWNS, {"parent": COMPLETED}).scalar())
 
 
-def partitions(
-    connection: Connection, *, now: datetime | None = None
-) -> tuple[list[DayPartition], datetime]:
+def partitions(connection: Connection, *, now: Clock = None) -> tuple[list[DayPartition], datetime]:
     """Return all days, also those we detached and did not yet drop, and the database's time."""
     found = []
     at = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()

@@ -1,4 +1,4 @@
-"""Schedules: how they are changed, which are due, and what became of their fire times."""
+"""Schedules: their rows, which are due, and the outcomes of their fire times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.schedules.days_off import kept_in
 from tasks_app.domain.schedules.misfire import Fired, first_at
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
-from tasks_app.pool.tables import CALENDAR, FIRE, NOW, PENDING, SCHEDULE
+from tasks_app.pool.tables import CALENDAR, FIRE, NOW, PENDING, SCHEDULE, Clock
 
 _KINDS = {
     "payload": "jsonb",
@@ -26,7 +26,7 @@ _KINDS = {
     "ends_at": "timestamptz",
 }
 _TIMED = frozenset({"kind", "expression", "zone", "starts_at", "ends_at", "enabled"})
-"""What changes when it fires next."""
+"""Columns on which the next fire time depends."""
 
 
 def _value(column: str) -> str:
@@ -46,7 +46,7 @@ COLUMNS = (
     + f"""
     , (SELECT c.days FROM {CALENDAR} c WHERE c.name = s.options ->> 'calendar') AS holidays"""
 )
-"""What a record is made of: JSON as text, so that one unreadable row breaks no other."""
+"""The columns of a record: JSON as text, so that one unreadable row breaks no other."""
 _ADD = text(f"""
     INSERT INTO {SCHEDULE} AS s (name, {", ".join(PLANNED)}, declared, declared_in,
         created_at, changed_at)
@@ -56,17 +56,16 @@ _ADD = text(f"""
 _GET = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s WHERE s.name = :name")
 _LOCK = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE""")
-_CLOCK = text(f"SELECT {NOW}")
 _LOCK_ALL = text("SELECT pg_advisory_xact_lock(7246101957004331003)")
 _FIND = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s ORDER BY s.name")
 _AIM = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CAST(:next_at AS timestamptz), queued_at = NULL, remark = NULL
     WHERE id = :id""")
-_NAMING = text(f"""
+# in the order in which imports of declarations lock them
+_OF_CALENDAR = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
     WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE""")
-"""By name, as those lock them who bring in what code declares."""
 _AIM_AGAIN = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CASE WHEN queued_at IS NULL THEN CAST(:next_at AS timestamptz) ELSE look_at END
@@ -80,36 +79,35 @@ def add(
     plan: SchedulePlan,
     *,
     declared_in: str | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Schedule | None:
-    """Insert a schedule; None: there is one of that name. ``declared_in``: code says it."""
+    """Insert a schedule; None: the name is taken. ``declared_in``: where code declares it."""
     declared = None if declared_in is None else json.dumps(plan.plain())
-    values = {**_values(plan), "name": name, "declared": declared, "declared_in": declared_in}
+    values = {column: getattr(plan, column) for column in PLANNED}
+    values |= {"name": name, "declared": declared, "declared_in": declared_in}
     row = connection.execute(_ADD, {**values, "now": now}).one_or_none()
     return None if row is None else _aimed(connection, schedule_of_row(row), row.now)
 
 
 def get(connection: Connection, name: str) -> Schedule | None:
-    """Return the schedule of this name, or None."""
     row = connection.execute(_GET, {"name": name}).one_or_none()
     return None if row is None else schedule_of_row(row)
 
 
 def lock(
-    connection: Connection, name: str, *, now: datetime | None = None
+    connection: Connection, name: str, *, now: Clock = None
 ) -> tuple[Schedule, datetime] | None:
-    """Return it with the database's time, locked against firing and changes; or None."""
+    """Lock a schedule against firing and changes; return it with the database's time, or None."""
     row = connection.execute(_LOCK, {"name": name, "now": now}).one_or_none()
     return None if row is None else (schedule_of_row(row), row.now)
 
 
 def lock_all(connection: Connection) -> None:
-    """Wait for others who bring in what code declares; others who fire or change go on."""
+    """Wait for other imports of declarations; firing and changes go on."""
     connection.execute(_LOCK_ALL)
 
 
 def find(connection: Connection) -> list[Schedule]:
-    """Return all schedules, by name."""
     return [schedule_of_row(row) for row in connection.execute(_FIND)]
 
 
@@ -119,13 +117,11 @@ def change(
     changes: Mapping[str, Any],
     *,
     notes: Mapping[str, Any] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Schedule | None:
-    """Change columns of the plan; when it fires is worked out anew, if they bear on that.
-
-    ``notes`` are other columns: ``declared``, ``declared_in``, ``retired``. None: there is no such
-    schedule.
-    """
+    """Change columns of the plan, and the next fire time if it depends on them."""
+    # ``notes`` are other columns: ``declared``, ``declared_in``, ``retired``. None: no such
+    # schedule.
     found = lock(connection, name, now=now)
     if found is None:
         return None
@@ -142,8 +138,7 @@ def change(
     if sets:
         sets += ["changed_by = current_user", f"changed_at = {NOW}"]
         statement = f"UPDATE {SCHEDULE} SET {', '.join(sets)} WHERE id = :id"
-        values = {**changes, **extra, "id": schedule.id, "now": now}
-        connection.execute(text(statement), values)
+        connection.execute(text(statement), {**changes, **extra, "id": schedule.id, "now": now})
     changed = lock(connection, name, now=now)
     if changed is None:
         return None
@@ -154,19 +149,15 @@ def change(
 
 
 def schedules_of_calendar(connection: Connection, calendar: str) -> list[str]:
-    """Return the names of the schedules that name this calendar, and lock them."""
-    found = connection.execute(_NAMING, {"calendar": calendar, "now": None})
+    """Lock the schedules that use this calendar, and return their names."""
+    found = connection.execute(_OF_CALENDAR, {"calendar": calendar, "now": None})
     return sorted(row.name for row in found)
 
 
-def recompute_next_fire(
-    connection: Connection, calendar: str, *, now: datetime | None = None
-) -> None:
-    """Say when those fire next that name this calendar, whose days have changed.
-
-    What is due already, and what is broken, the scheduler looks at.
-    """
-    for row in connection.execute(_NAMING, {"calendar": calendar, "now": now}).all():
+def recompute_next_fire(connection: Connection, calendar: str, *, now: Clock = None) -> None:
+    """Recompute the next fire time of schedules whose calendar has changed."""
+    # Due and broken schedules are left to the scheduler.
+    for row in connection.execute(_OF_CALENDAR, {"calendar": calendar, "now": now}).all():
         schedule = schedule_of_row(row)
         if schedule.next_run_at is None and (schedule.remark or not schedule.enabled):
             continue
@@ -180,28 +171,23 @@ def recompute_next_fire(
 
 
 def clock(connection: Connection) -> datetime:
-    return connection.execute(_CLOCK, {"now": None}).scalar_one()  # type: ignore[no-any-return]
+    return connection.execute(text(f"SELECT {NOW}"), {"now": None}).scalar_one()  # type: ignore[no-any-return]
 
 
 def remove(connection: Connection, name: str) -> bool:
-    """Delete a schedule; its tasks stay. False: there is none."""
+    """Delete a schedule; its tasks stay. False: no such schedule."""
     return connection.execute(_REMOVE, {"name": name}).first() is not None
 
 
 def schedule_of_row(row: Row[Any]) -> Schedule:
-    """Return the record of a row with ``COLUMNS``."""
     values = dict(row._mapping)  # noqa: SLF001  its public name
     values.pop("now", None)
     declared = values.pop("declared")
     return Schedule(**values, declared=None if declared is None else json.loads(declared))
 
 
-def _values(plan: SchedulePlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in PLANNED}
-
-
 def _aimed(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
-    """Say when it fires next, from now on: what was due while it did not exist is nobody's."""
+    """Set the next fire time, from now on: it missed nothing while it did not exist."""
     following = None
     if schedule.enabled:
         following = first_at(schedule.timing, now, schedule.starts_at, schedule.ends_at)
@@ -271,7 +257,7 @@ _PRUNE = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a schedule stands after it was looked at."""
+    """New values of a schedule after it was processed."""
 
     id: int
     next_at: datetime | None
@@ -285,24 +271,21 @@ class Standing:
 Instant = tuple[int, datetime]  # of a schedule, by its id
 
 
-def next_fire_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:
-    """Return in how many seconds a schedule is to be looked at; None: there is none."""
+def next_fire_in_s(connection: Connection, *, now: Clock = None) -> float | None:
+    """Return in how many seconds the first schedule is due; None: there is none."""
     return connection.execute(_NEXT, {"now": now}).scalar()
 
 
 def lock_due(
-    connection: Connection, most: int, *, only: int | None = None, now: datetime | None = None
+    connection: Connection, most: int, *, only: int | None = None, now: Clock = None
 ) -> tuple[list[Schedule], datetime | None]:
-    """Return schedules to look at, locked, and the database's time.
-
-    Those that somebody else holds are left out. ``only``: this one, if it is due.
-    """
+    """Lock due schedules; return them and the database's time."""
+    # Locked ones are left out. ``only``: this schedule, if it is due.
     rows = connection.execute(_DUE, {"most": most, "only": only, "now": now}).all()
     return [schedule_of_row(row) for row in rows], rows[0].now if rows else None
 
 
 def live_tasks(connection: Connection, ids: Sequence[int]) -> dict[int, list[int]]:
-    """Return the tasks of these schedules that are not over."""
     return {row.schedule_id: row.ids for row in connection.execute(_LIVE, {"ids": list(ids)})}
 
 
@@ -311,12 +294,10 @@ def record_fires(
     instants: Mapping[Instant, Fired],
     *,
     over: Sequence[Fired] = (Fired.QUEUED,),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Instant]:
-    """Write down what becomes of instants; return those to make a task of.
-
-    One that was written down before stays, unless its outcome is one of ``over``.
-    """
+    """Record the outcomes of fire times; return those for which to create a task."""
+    # An existing record stays unless its outcome is one of ``over``.
     if not instants:
         return []
     keys = sorted(instants)
@@ -332,7 +313,7 @@ def record_fires(
 
 
 def note_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> None:
-    """Write down which task was made of which instant; None: its unique_key was taken."""
+    """Record the task of each fire time; None: its unique_key was taken."""
     if tasks:
         values = {
             "ids": [schedule_id for schedule_id, _ in tasks],
@@ -349,16 +330,11 @@ def save_standings(connection: Connection, standings: Sequence[Standing]) -> Non
 
 
 def mark_broken(connection: Connection, schedule_id: int, remark: str) -> None:
-    """Let a schedule fire no more until it is changed or enabled anew."""
+    """Stop a schedule until it is changed or enabled again."""
     connection.execute(_BREAK, {"id": schedule_id, "remark": remark})
 
 
-def prune_fires(
-    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
-) -> int:
-    """Forget what was fired so long ago, the oldest first, and return how many instants those were.
-
-    The past is not filled up before them any more.
-    """
-    values = {"older": older, "most": most, "now": now}
-    return int(connection.execute(_PRUNE, values).scalar_one())
+def prune_fires(connection: Connection, older: timedelta, most: int, *, now: Clock = None) -> int:
+    """Delete records of fire times of this age, oldest first; return how many."""
+    # Times before them are not backfilled any more.
+    return int(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).scalar_one())

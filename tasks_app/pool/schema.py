@@ -23,11 +23,9 @@ Say = Callable[[str], None]
 
 
 def migrate(connection: Connection) -> tuple[str | None, str]:
-    """Upgrade to the newest version in the caller's transaction; return (before, after).
-
-    This locks the pool until the commit, so it is for new databases; ``runtime.migration`` upgrades
-    a database in use. Two simultaneous calls run one after the other.
-    """
+    """Upgrade to the newest version in the caller's transaction; return (before, after)."""
+    # This locks the pool until the commit, so it is for new databases; ``runtime.migration``
+    # upgrades a database in use. Two simultaneous calls run one after the other.
     take_turn(connection)
     before = current(connection)
     if is_behind(connection):
@@ -150,7 +148,6 @@ _VERSION = text(f"SELECT version_num, oldest_code FROM {VERSION}")
 
 
 def _versions_in(connection: Connection) -> tuple[str | None, str | None]:
-    """Return the schema's version and the oldest code that may run on it."""
     if connection.execute(_READABLE).scalar() is None:
         return None, None
     row = connection.execute(_VERSION).first()
@@ -179,10 +176,8 @@ _IS_INVALID = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_re
 
 
 def build_index(name: str, of: str, what: str) -> None:
-    """Build an index concurrently; in the caller's transaction, in the usual way.
-
-    An invalid index that a failed attempt left is dropped first.
-    """
+    """Build an index concurrently; in the caller's transaction, in the usual way."""
+    # An invalid index that a failed attempt left is dropped first.
     context = op.get_context()
     index, rest = table(name), f"IF NOT EXISTS {name} ON {table(of)} {what}"
     if context.as_sql or not context.opts["transaction_per_migration"]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.urls import schema_name
 from tasks_app.domain.tasks.states import Event, Pool, State, sources, states_in
 
+Clock: TypeAlias = datetime | None
+"""``now`` of a statement, for tests; None: the database's clock, the only one that decides."""
 SCHEMA = schema_name()  # fixed while the process lives, so that statements stay prepared
 TABLES: set[str] = set()  # bare names, without the partitions of the completed pool
 
@@ -113,21 +116,17 @@ def admits(event: Event, alias: str = "p") -> str:
 
 
 def admits_by_id(event: Event) -> str:
-    """Return the same guard for rows of the pending pool that are found by id.
-
-    It names the excluded states. Otherwise the planner might read the scan's index, which holds
-    PENDING rows with the id as its last column, from end to end.
-    """
+    """Return the same guard for rows of the pending pool that are found by id."""
+    # It names the excluded states. Otherwise the planner might read the scan's index, which holds
+    # PENDING rows with the id as its last column, from end to end.
     others = (state for state in states_in(Pool.PENDING) if state not in sources(event))
     return f"p.state NOT IN ({quoted(*others)})"
 
 
 def has_pending(queue: str, after: str = "'-infinity'") -> str:
-    """Return the condition that the queue has a PENDING row: one probe of an idle queue, not ten.
-
-    Index entries up to ``after``, which may all be dead, are skipped. The planner might turn an
-    EXISTS into a join, based on two guessed sizes.
-    """
+    """Return the condition that the queue has a PENDING row: one probe if it is idle, not ten."""
+    # Index entries up to ``after``, which may all be dead, are skipped. The planner might turn an
+    # EXISTS into a join, based on two guessed sizes.
     return f"""(
         SELECT true FROM {PENDING} e WHERE e.queue = {queue} AND e.state = '{State.PENDING}'
           AND e.scan_at > {after}
@@ -150,7 +149,7 @@ def group_of(alias: str) -> str:
 _DATABASE_TIME = text(f"SELECT CAST(EXTRACT(EPOCH FROM {NOW}) AS float)")
 
 
-def database_time(connection: Connection, *, now: datetime | None = None) -> float:
+def database_time(connection: Connection, *, now: Clock = None) -> float:
     """Return the seconds since 1970."""
     return float(connection.execute(_DATABASE_TIME, {"now": now}).scalar_one())
 

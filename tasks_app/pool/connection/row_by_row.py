@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.config.unreachable import OF_ONE_ROW
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.tables import LEASE, NOW
+from tasks_app.pool.tables import LEASE, NOW, Clock
 
 log = quiet_logger(__name__)
 Row = TypeVar("Row")
@@ -28,13 +28,11 @@ def row_by_row(
     what: str,
     *,
     left: set[Any] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Done]:
-    """Call ``do`` for all rows at once; halve a refused part, down to the row that is the cause.
-
-    Refused rows stay as they are; their names are added to ``left``. The log and ``doctor`` name
-    them. Returns the result of each part.
-    """
+    """Call ``do`` for all rows at once; halve a refused part, down to the row that is the cause."""
+    # Refused rows stay as they are; their names are added to ``left``. The log and ``doctor``
+    # name them. Returns the result of each part.
     refused: list[tuple[Row, DBAPIError]] = []
     done = list(_parts(connection, list(rows), do, refused))
     if refused:
@@ -53,7 +51,7 @@ def task_by_task(
     what: str,
     *,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, Done]:
     """Do :func:`row_by_row`; return the result of each task."""
     parts = row_by_row(connection, tasks, do, what, left=left, now=now)
@@ -68,13 +66,10 @@ def found_task_by_task(
     do: Callable[[Sequence[int]], Mapping[int, Done]],
     what: str,
 ) -> dict[int, Done]:
-    """Do it for up to ``most`` of the ids that ``find`` yields.
-
-    The first ones may all be refused: then it skips them.
-    """
+    """Do it for up to ``most`` of the ids that ``find`` yields."""
+    # The first ones may all be refused: then it skips them.
     for skipped in range(0, ROUNDS * most, most):
-        found = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars()
-        ids = found.all()
+        ids = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars().all()
         done = task_by_task(connection, ids, do, what, now=values["now"])
         if done or len(ids) < most:
             return done
@@ -116,8 +111,6 @@ def _parts(
 
 
 class Refusal(NamedTuple):
-    """Rows that stay as they are, since the database refuses to change them."""
-
     what: str
     rows: str
     why: str
@@ -145,7 +138,7 @@ def tell(
     names: Sequence[object],
     error: DBAPIError,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
     """Log which rows were refused, and note it for ``doctor`` if this role may."""
     rows = ", ".join(map(str, names[:MOST_NAMED]))
@@ -167,6 +160,6 @@ _REFUSALS = text(f"""
       AND done_at > {NOW} - interval '70 min' ORDER BY done_at DESC""")
 
 
-def refusals(connection: Connection, *, now: datetime | None = None) -> list[Refusal]:
+def refusals(connection: Connection, *, now: Clock = None) -> list[Refusal]:
     """Return the refusals of the last hour, the newest first."""
     return [Refusal(*row) for row in connection.execute(_REFUSALS, {"now": now})]

@@ -55,11 +55,9 @@ _BACKEND_PID = text("SELECT pg_backend_pid()")
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler such as PgBouncer is between us and the server.
-
-    Its process id differs from the server's. After our transaction the server's connection may
-    serve another client, which would get our notices.
-    """
+    """Whether a pooler such as PgBouncer is between us and the server."""
+    # Its process id differs from the server's. After our transaction the server's connection may
+    # serve another client, which would get our notices.
     return bool(driver_of(connection).info.backend_pid != connection.scalar(_BACKEND_PID))
 
 
@@ -68,10 +66,8 @@ READABLE_STYLES = text("""
 
 
 def make_readable(connection: Connection) -> None:
-    """Set styles of dates and intervals that psycopg can read, if needed, for this transaction.
-
-    The order of days and months stays.
-    """
+    """Set styles of dates and intervals that psycopg can read, if needed, for this transaction."""
+    # The order of days and months stays.
     if not is_readable(connection.connection.driver_connection):
         connection.execute(READABLE_STYLES)
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.pool.connection.execute import Rows, Statement, fetch, to_psycopg_sql
-from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED
+from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED, Clock
 
 SCAN, MAINTAIN = "scan", "maintain"
 
@@ -73,13 +73,16 @@ _COLUMNS = f"""
 _READ = to_psycopg_sql(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
 
 
-def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
+def read(connection: Connection, name: str, *, now: Clock = None) -> Lease | None:
     """Return the duty's lease; None: it was never held."""
     return _lease(fetch(connection, Statement(_READ, {"name": name, "now": now})))
 
 
 def _lease(rows: Rows) -> Lease | None:
-    return Lease(*rows[0][:-1], json.loads(rows[0][-1])) if rows else None
+    if not rows:
+        return None
+    holder, token, rank, free, idle, left, notes = rows[0]
+    return Lease(holder, token, rank, free, idle, left, json.loads(notes))
 
 
 _HOLD = to_psycopg_sql(f"""
@@ -102,12 +105,10 @@ def hold(
     token: UUID,
     rank: int,
     ttl: timedelta,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Lease | None:
-    """Acquire or renew the lease; None: another process holds it.
-
-    One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
-    """
+    """Acquire or renew the lease; None: another process holds it."""
+    # One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
     values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
     return _lease(fetch(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
 
@@ -133,13 +134,11 @@ def done(
     ttl: timedelta,
     depths: Mapping[str, int] | None = None,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> bool:
-    """Record that the duty was done just now, by any process; return whether this one holds it.
-
-    This renews the lease, so that a frequent duty costs one write each time. ``depths``: how many
-    messages were in the broker, by queue; None: unknown.
-    """
+    """Record that the duty was done just now, by any process; return whether this one holds it."""
+    # This renews the lease, so that a frequent duty costs one write each time. ``depths``: how
+    # many messages were in the broker, by queue; None: unknown.
     notes = json.dumps({} if depths is None else {DEPTHS: depths})
     values = {"name": name, "token": token, "ttl": ttl, "notes": notes, "now": now}
     return any(renewed for (renewed,) in fetch(connection, Statement(_DONE, values)))
@@ -153,7 +152,7 @@ _MARK = text(f"""
     WHERE {_FREE}""")
 
 
-def mark(connection: Connection, name: str, holder: str, *, now: datetime | None = None) -> None:
+def mark(connection: Connection, name: str, holder: str, *, now: Clock = None) -> None:
     """Record that this process does the duty without a lease, unless the lease is held."""
     connection.execute(_MARK, {"name": name, "holder": holder, "now": now})
 
@@ -176,9 +175,7 @@ _REFUSED = text(f"""
 _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
 
 
-def refused(
-    connection: Connection, name: str, why: str, *, now: datetime | None = None
-) -> str | None:
+def refused(connection: Connection, name: str, why: str, *, now: Clock = None) -> str | None:
     """Record that the broker refuses messages, and why; return since when, under any leader."""
     values = {"name": name, "note": REFUSED, "why": why, "now": now}
     return connection.execute(_REFUSED, values).scalar()
@@ -200,15 +197,13 @@ _FOREIGN_SINCE = text(f"""
     WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)""")
 
 
-def count_strangers(
-    connection: Connection, name: str, number: int, *, now: datetime | None = None
-) -> None:
+def count_strangers(connection: Connection, name: str, number: int, *, now: Clock = None) -> None:
     values = {"name": name, "note": _FOREIGN, "number": number, "now": now}
     connection.execute(_COUNT_FOREIGN, values)
 
 
 def strangers(
-    connection: Connection, name: str, within: timedelta, *, now: datetime | None = None
+    connection: Connection, name: str, within: timedelta, *, now: Clock = None
 ) -> tuple[int, datetime] | None:
     """Return the number of messages of other pools, and the time of the last; None: none lately."""
     values = {"name": name, "note": _FOREIGN, "within": within, "now": now}

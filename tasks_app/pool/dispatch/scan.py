@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -32,6 +32,7 @@ from tasks_app.pool.tables import (
     QUEUE,
     SCHEDULE,
     UNGATED,
+    Clock,
     has_pending,
 )
 
@@ -84,13 +85,11 @@ def due(
     *,
     after: Places | None = None,
     within: timedelta | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[DueRows]:
-    """Return up to ``wanted`` due rows of each queue, by priority, then scan_at, then id.
-
-    Queues that have none or are stopped are left out. The rows of a queue and priority begin after
-    ``after``. Rows due for longer than ``within`` are not read.
-    """
+    """Return up to ``wanted`` due rows of each queue, by priority, then scan_at, then id."""
+    # Queues that have none or are stopped are left out. The rows of a queue and priority begin
+    # after ``after``. Rows due for longer than ``within`` are not read.
     queues = list(wanted)
     values = {"queues": queues, "most": list(wanted.values()), "within": within, "now": now}
     values |= scan_position_values(queues, after)
@@ -139,12 +138,11 @@ def upcoming(
     most: int = 10,
     *,
     since: timedelta = timedelta(0),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Upcoming]:
-    """Return up to ``most`` rows that become due ``within`` this time, nearest first.
-
-    They include rows that became due ``since`` the caller's last scan. Stopped queues are left out.
-    """
+    """Return up to ``most`` rows that become due ``within`` this time, nearest first."""
+    # They include rows that became due ``since`` the caller's last scan. Stopped queues are left
+    # out.
     values = {"queues": list(queues), "within": within, "most": most, "since": since, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]
 
@@ -183,7 +181,7 @@ _IDLE_CHECK = to_psycopg_sql(f"""
         CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s""")
 
 
-def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
+def check_idle(connection: Connection, *, now: Clock = None) -> IdleCheck:
     (row,) = fetch(connection, Statement(_IDLE_CHECK, {"now": now}))
     return IdleCheck(*row)
 
@@ -204,7 +202,7 @@ _WRITE = text(f"""
 
 
 def write_run_times(
-    connection: Connection, seconds: Mapping[str, float], *, now: datetime | None = None
+    connection: Connection, seconds: Mapping[str, float], *, now: Clock = None
 ) -> None:
     values = {"names": list(seconds), "seconds": list(seconds.values()), "now": now}
     connection.execute(_WRITE, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from sqlalchemy import Connection, text
@@ -14,7 +14,7 @@ from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row,
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
 from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, array, move_out
 from tasks_app.pool.statistics.parts import add_moved
-from tasks_app.pool.tables import NOW, PENDING, WORKER, admits, admits_by_id
+from tasks_app.pool.tables import NOW, PENDING, WORKER, Clock, admits, admits_by_id
 
 BARRED_OF = move_out(
     f"""
@@ -49,22 +49,17 @@ _FIND_BARRED = text(FIND_BARRED)
 SWEEPS = "sweep of tasks"
 
 
-def sweep(
-    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
-) -> dict[int, State]:
+def sweep(connection: Connection, ids: Sequence[int], *, now: Clock = None) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
     return task_by_task(connection, ids, partial(_sweep, connection, now), SWEEPS, now=now)
 
 
-def sweep_all(
-    connection: Connection, most: int, *, now: datetime | None = None
-) -> dict[int, State]:
-    """Move up to ``most`` tasks that must not run; return where each went."""
+def sweep_all(connection: Connection, most: int, *, now: Clock = None) -> dict[int, State]:
     move = partial(_sweep, connection, now)
     return found_task_by_task(connection, _FIND_BARRED, {"now": now}, most, move, SWEEPS)
 
 
-def _sweep(connection: Connection, now: datetime | None, ids: Sequence[int]) -> dict[int, State]:
+def _sweep(connection: Connection, now: Clock, ids: Sequence[int]) -> dict[int, State]:
     rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
     return add_moved(connection, rows, now=now)
 
@@ -87,7 +82,7 @@ def park(
     reason: WaitingReason,
     wait: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
     """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
     values = {"reason": str(reason), "kind": reason.kind.value, "subject": reason.subject}
@@ -117,7 +112,7 @@ def known_elsewhere(
     own: Collection[str],
     within: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> set[str]:
     """Return the names, without our ``own``, that live workers of these queues know."""
     values = {"queues": list(queues), "own": list(own), "within": within, "now": now}
@@ -125,11 +120,7 @@ def known_elsewhere(
 
 
 def tasks_of_other_workers(
-    connection: Connection,
-    ids: Sequence[int],
-    names: Collection[str],
-    *,
-    now: datetime | None = None,
+    connection: Connection, ids: Sequence[int], names: Collection[str], *, now: Clock = None
 ) -> list[tuple[str, int]]:
     """Return queue and id of those that may run now and have one of these names."""
     values = {"ids": array(map(int, ids)), "names": list(names), "now": now}

@@ -1,11 +1,11 @@
-"""Gates before tasks: order keys and limits; who waits, who surely passes, what is allowed."""
+"""Gates of tasks: order keys and limits; waiting tasks, tasks that surely pass, the limits."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -24,12 +24,12 @@ from tasks_app.pool.tables import (
     PENDING,
     READY,
     UNGATED,
+    Clock,
     admits_by_id,
 )
 
-FULL_AGAIN = "interval '366 days'"
-"""The longest period: after it any bucket is full, with a row or without."""
-FRONT = 100  # rows of a queue and priority that are read: those behind them wait for their turn
+FULL_AGAIN = "interval '366 days'"  # the longest period: after it any bucket is full
+FRONT = 100  # rows of a queue and priority that are read
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
@@ -73,8 +73,6 @@ _PRUNE = text(f"""
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Due tasks behind gates, the first first, and the limits."""
-
     waiting: list[Waiting]
     limits: Limits
 
@@ -88,9 +86,9 @@ def waiting(
     ids: Sequence[int],
     names: Collection[str] | None = None,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> WaitingTasks:
-    """Return those of ``ids`` that may be claimed once they pass; of ``names`` only, if given."""
+    """Return those of ``ids`` that may be claimed if gates admit them; None: of any name."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WAITING, values).all() if ids else []
     limits = limits_of(connection) if rows else Limits()
@@ -99,21 +97,15 @@ def waiting(
 
 
 def in_front(
-    connection: Connection,
-    queues: Sequence[str],
-    names: Collection[str],
-    *,
-    now: datetime | None = None,
+    connection: Connection, queues: Sequence[str], names: Collection[str], *, now: Clock = None
 ) -> list[int]:
-    """Return ids of due gated tasks, for a child that receives no messages. Only a read."""
+    """Return ids of due gated tasks, for a child without messages. Only a read."""
     values = {"queues": list(queues), "names": list(names), "now": now}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 
-def passed_by(
-    connection: Connection, ids: Collection[int], *, now: datetime | None = None
-) -> list[Gate]:
-    """Return the gates of tasks that stopped running or have just left the pool."""
+def passed_by(connection: Connection, ids: Collection[int], *, now: Clock = None) -> list[Gate]:
+    """Return the gates of tasks that have just ended or left the pool."""
     found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
     limits = limits_of(connection) if found else Limits()
     return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
@@ -123,11 +115,9 @@ def limits_of(connection: Connection) -> Limits:
     return Limits(Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
 
 
-def prune_gates(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove gates that were not used for long, without waiting for a lock; return their number.
-
-    A task whose claim finds its gate gone is looked at again, and the gate is made anew.
-    """
+def prune_gates(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove gates that were long unused, without waiting for locks; return how many."""
+    # A claim that misses its gate creates it and tries again.
     return connection.execute(_PRUNE, {"most": most, "now": now}).rowcount
 
 
@@ -139,8 +129,8 @@ _CHECK_ORDER_GATE = text(f"""
     UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL""")
 
 
-def unblock(connection: Connection, task_id: int, *, now: datetime | None = None) -> bool:
-    """Wake the tasks behind a failed one; False: none waits, or the task is not there."""
+def unblock(connection: Connection, task_id: int, *, now: Clock = None) -> bool:
+    """Let the tasks behind a failed one go on; False: the task is not there, or blocks none."""
     key = connection.execute(_UNBLOCK, {"id": task_id}).scalar()
     if key is None:
         return False
@@ -153,8 +143,8 @@ _PASSING = text(f"""
     SELECT array_agg(p.id) FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}""")
-# Who finds a row waits for whoever has locked it, or inserts it. An update that changes nothing
-# locks without a write.
+# An insert that finds the row waits for its lock. The update that changes nothing locks it without
+# a write.
 _LOCK = to_psycopg_sql(f"""
     WITH keyed AS MATERIALIZED (
         SELECT p.id, p.priority, p.order_key, p.limit_key FROM {PENDING} p
@@ -175,34 +165,25 @@ _LOCK = to_psycopg_sql(f"""
     SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id""")
 
 
-def find_clear_tasks(
-    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
-) -> set[int]:
-    """Return those of ``ids`` that surely pass now; perhaps more do. Only a read."""
+def find_clear_tasks(connection: Connection, ids: Sequence[int], *, now: Clock = None) -> set[int]:
+    """Return those of ``ids`` that surely pass now; perhaps more would. Only a read."""
     values = {"ids": array(map(int, ids)), "now": now}
     return set(connection.execute(_PASSING, values).scalar() or ())
 
 
 def lock_gates(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Gate, ...]]:
-    """Lock the gates of the keys of ``ids`` in one order, made where there is none; return them.
-
-    Tasks without keys are left out. Those of the best priority come first.
-    """
-    values = {"ids": array(map(int, ids))}
-    return {
-        task_id: _gates(order_key, limit_key)
-        for task_id, order_key, limit_key in fetch(connection, Statement(_LOCK, values))
-    }
-
-
-def _gates(order_key: str | None, limit_key: str | None) -> tuple[Gate, ...]:
-    """By ``tuple`` itself, as claimed tasks are made."""
-    gates: tuple[Gate, ...] = ()
-    if order_key is not None:
-        gates = (tuple.__new__(Gate, (_ORDER, order_key)),)
-    if limit_key is not None:
-        gates += (tuple.__new__(Gate, (_KEY, limit_key)),)
-    return gates
+    """Lock the gates of the keys of ``ids`` in one order, inserting missing ones; return them."""
+    # Tasks without keys are left out. Those of the best priority come first.
+    found: dict[int, tuple[Gate, ...]] = {}
+    statement = Statement(_LOCK, {"ids": array(map(int, ids))})
+    for task_id, order_key, limit_key in fetch(connection, statement):
+        gates: tuple[Gate, ...] = ()  # by tuple itself, which is faster than the class
+        if order_key is not None:
+            gates = (tuple.__new__(Gate, (_ORDER, order_key)),)
+        if limit_key is not None:
+            gates += (tuple.__new__(Gate, (_KEY, limit_key)),)
+        found[task_id] = gates
+    return found
 
 
 _SET = text(f"""
@@ -218,24 +199,16 @@ _CHECK_GATES_SOON = text(f"""
     WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL""")
 
 
-def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = None) -> None:
-    """Set or change a limit; the leader looks at once at the tasks that wait for it."""
-    values = {
-        "kind": str(limit.kind),
-        "target": limit.target,
-        "most": limit.most,
-        "rate": limit.rate,
-        "period": limit.period,
-        "burst": limit.burst,
-    }
+def set_limit(connection: Connection, limit: Limit, *, now: Clock = None) -> None:
+    """Set or change a limit; the leader checks the waiting tasks at once."""
+    values: dict[str, Any] = {"kind": str(limit.kind), "target": limit.target, "most": limit.most}
+    values |= {"rate": limit.rate, "period": limit.period, "burst": limit.burst}
     connection.execute(_SET, {**values, "now": now})
     _check_gates_soon(connection, limit.kind, limit.target, now)
 
 
-def drop_limit(
-    connection: Connection, kind: GateKind, target: str, *, now: datetime | None = None
-) -> bool:
-    """Take a limit away; False: there was none."""
+def drop_limit(connection: Connection, kind: GateKind, target: str, *, now: Clock = None) -> bool:
+    """Remove a limit; False: there was none."""
     dropped = connection.execute(_DROP, {"kind": str(kind), "target": target}).rowcount == 1
     _check_gates_soon(connection, kind, target, now)
     return dropped
@@ -245,8 +218,6 @@ def all_limits(connection: Connection) -> list[Limit]:
     return [Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIST)]
 
 
-def _check_gates_soon(
-    connection: Connection, kind: GateKind, target: str, now: datetime | None
-) -> None:
+def _check_gates_soon(connection: Connection, kind: GateKind, target: str, now: Clock) -> None:
     prefix = str(Gate(kind, target.removesuffix("*") if kind is GateKind.KEY else target))
     connection.execute(_CHECK_GATES_SOON, {"prefix": prefix, "now": now})

@@ -1,4 +1,4 @@
-"""What operators set for queues: rules, windows, calendars, pauses and load gates."""
+"""Settings of queues: rules, windows, calendars, pauses and load gates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.options import check_queue
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import HAS_GATE, OPEN, STOPS, WAITS, queue_runs
-from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QUEUE, WINDOW
+from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QUEUE, WINDOW, Clock
 
 _RULES = {
     "running_below": "integer",
@@ -60,32 +60,33 @@ _USED = text(f"SELECT DISTINCT queue FROM {WINDOW} WHERE calendar = :name ORDER 
 _REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING name")
 
 
-def change(connection: Connection, queue: str, said: Mapping[str, Any]) -> None:
-    """Write what is said of a queue, checked; what is not said stays. Others wait."""
-    standing = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
-    rules = {name: said.get(name, standing[name]) for name in _RULES}
+def change(connection: Connection, queue: str, changes: Mapping[str, Any]) -> None:
+    """Change checked settings of a queue; other settings stay. Concurrent changes wait."""
+    current = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
+    rules = {name: changes.get(name, current[name]) for name in _RULES}
     gate = any(rules[name] is not None for name in _GATE)
     connection.execute(_WRITE, {**rules, "queue": queue, "gate": gate})
-    if "windows" in said:
+    if "windows" in changes:
         connection.execute(_NO_WINDOWS, {"queue": queue})
-        for window in said["windows"]:
-            connection.execute(_WINDOW, {"queue": queue, **_columns(window)})
+        for window in changes["windows"]:
+            opens, closes = window.times
+            values = {"queue": queue, "days": list(window.days), "opens": opens, "closes": closes}
+            values |= {"zone": window.zone, "calendar": window.calendar}
+            connection.execute(_WINDOW, values)
     connection.execute(_CLEAN, {"queue": queue})
 
 
-def find(connection: Connection, *, now: datetime | None = None) -> list[Queue]:
-    """Return the queues of which something is said, by name."""
+def find(connection: Connection, *, now: Clock = None) -> list[Queue]:
+    """Return the queues that have settings, by name."""
     windows: dict[str, list[Window]] = {}
     for row in connection.execute(_WINDOWS):
-        windows.setdefault(row.queue, []).append(_window(row))
+        opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
+        window = Window(tuple(row.days), opens, closes, row.zone, row.calendar)
+        windows.setdefault(row.queue, []).append(window)
     holidays = {name: frozenset(days) for name, days in calendars(connection).items()}
     return [
-        Queue(
-            **row._mapping,  # noqa: SLF001  SQLAlchemy's public name for it
-            windows=tuple(windows.get(row.queue, ())),
-            holidays=holidays,
-        )
-        for row in connection.execute(_FIND, {"now": now})
+        Queue(**row, windows=tuple(windows.get(row["queue"], ())), holidays=holidays)
+        for row in connection.execute(_FIND, {"now": now}).mappings()
     ]
 
 
@@ -94,7 +95,6 @@ def calendars(connection: Connection) -> dict[str, list[date]]:
 
 
 def set_calendar(connection: Connection, name: str, days: Sequence[date]) -> None:
-    """Write the days of a calendar, in place of what it had."""
     connection.execute(_SET_CALENDAR, {"name": name, "days": list(days)})
 
 
@@ -103,24 +103,8 @@ def users_of(connection: Connection, calendar: str) -> list[str]:
 
 
 def remove_calendar(connection: Connection, name: str) -> bool:
-    """Delete a calendar that no window names; False: there is none."""
+    """Delete a calendar that no window uses; False: no such calendar."""
     return connection.execute(_REMOVE_CALENDAR, {"name": name}).first() is not None
-
-
-def _columns(window: Window) -> dict[str, Any]:
-    opens, closes = window.times
-    return {
-        "days": list(window.days),
-        "opens": opens,
-        "closes": closes,
-        "zone": window.zone,
-        "calendar": window.calendar,
-    }
-
-
-def _window(row: Any) -> Window:
-    opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
-    return Window(tuple(row.days), opens, closes, row.zone, row.calendar)
 
 
 LONGEST_REASON = 300
@@ -139,20 +123,14 @@ _PAUSED = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A queue that stands still."""
-
     queue: str  # ``*``: every queue
     since: datetime
     reason: str
-    resume_at: datetime | None = None  # when it ends by itself; None: when somebody ends it
+    resume_at: datetime | None = None  # None: until an operator resumes it
 
 
 def checked_queue(queue: str) -> str:
-    """Return the name of one queue, or ``*`` for all.
-
-    Raises:
-        InvalidTaskError: it is neither.
-    """
+    """Return the name; raise InvalidTaskError unless it is a queue's, or ``*``."""
     return queue if queue == EVERY_QUEUE else check_queue(queue)
 
 
@@ -163,43 +141,41 @@ def pause(
     *,
     resume_at: datetime | None = None,
     resume_in: timedelta | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+    """Stop a queue, or all with ``*``; False: it is paused already, and that pause stays.
 
-    ``resume_at``, or ``resume_in`` from now on: it runs again by itself then.
+    It runs again at ``resume_at``, or after ``resume_in``.
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: not a queue's name.
     """
-    values = {
+    values: dict[str, Any] = {
         "queue": checked_queue(queue),
         "reason": clean(reason, LONGEST_REASON),
-        "until": resume_at,
-        "wait": resume_in,
-        "now": now,
     }
+    values |= {"until": resume_at, "wait": resume_in, "now": now}
     connection.execute(_FORGET, {"queue": queue, "now": now})
     return connection.execute(_PAUSE, values).first() is not None
 
 
-def resume(connection: Connection, queue: str, *, now: datetime | None = None) -> Sequence[str]:
-    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+def resume(connection: Connection, queue: str, *, now: Clock = None) -> Sequence[str]:
+    """Resume a queue, or all with ``*``; return those that were paused.
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: not a queue's name.
     """
     rows = connection.execute(_RESUME, {"queue": checked_queue(queue), "now": now})
     return [row.queue for row in rows if row.stopped]
 
 
-def paused(connection: Connection, *, now: datetime | None = None) -> list[Pause]:
+def paused(connection: Connection, *, now: Clock = None) -> list[Pause]:
     return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]
 
 
-# Queues that stand still themselves do not count among those that wait: two gates would each keep
-# the other shut. No more running rows are read than shut the gate.
-_LOOK = text(f"""
+# Stopped queues do not count as waiting: otherwise two gates could keep each other shut. No more
+# running rows are read than shut the gate.
+_UPDATE_GATES = text(f"""
     WITH RECURSIVE {WAITS},
     oldest AS MATERIALIZED (
         SELECT waits.queue, min(waits.scan_at) AS since FROM waits
@@ -220,8 +196,6 @@ _LOOK = text(f"""
     RETURNING g.queue, g.shut""")
 
 
-def update_load_gates(
-    connection: Connection, *, now: datetime | None = None
-) -> dict[str, str | None]:
-    """Open and shut gates; return why each that changed is shut, or None."""
-    return {row.queue: row.shut for row in connection.execute(_LOOK, {"now": now})}
+def update_load_gates(connection: Connection, *, now: Clock = None) -> dict[str, str | None]:
+    """Open and shut gates; return, for each that changed, why it is shut; None: it is open."""
+    return {row.queue: row.shut for row in connection.execute(_UPDATE_GATES, {"now": now})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, text
@@ -22,6 +21,7 @@ from tasks_app.pool.tables import (
     PLACE_UNLIMITED,
     QUEUE,
     WINDOW,
+    Clock,
 )
 
 STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"  # the condition that the pause ``z`` holds
@@ -72,7 +72,7 @@ def stands_still(connection: Connection, queue: str) -> bool:
     return not standing_still(connection).isdisjoint({EVERY_QUEUE, queue})
 
 
-def standing_still(connection: Connection, *, now: datetime | None = None) -> set[str]:
+def standing_still(connection: Connection, *, now: Clock = None) -> set[str]:
     """Return the queues that are stopped: paused, outside windows or gated; ``*``: every queue."""
     return set(connection.execute(_READ, {"now": now}).scalars())
 

@@ -108,10 +108,8 @@ def move_out(
 
 
 def complete(held: str) -> Moving:
-    """Return the statement for rows that all succeeded; it yields their ids.
-
-    ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
-    """
+    """Return the statement for rows that all succeeded; it yields their ids."""
+    # ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
 
     def sql(level: Logged) -> str:
         return f"""
@@ -125,7 +123,6 @@ def complete(held: str) -> Moving:
 
 
 def attempts_of(rows: str) -> str:
-    """Return CTEs that delete the history and log lines of ``rows``."""
     ids = f"ANY(ARRAY(SELECT id FROM {rows} WHERE attempt > 1))"
     return f""",
     attempts AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = {ids}),
@@ -140,10 +137,8 @@ FENCES = """
 
 
 def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
-    """Return a FROM clause of the rows ``p`` whose fence holds, locked in the order of ``fences``.
-
-    Each row has its own subquery: the plan of a join would depend on two guessed sizes.
-    """
+    """Return a FROM clause of the rows ``p`` whose fence holds, in the order of ``fences``."""
+    # Each row has its own subquery: the plan of a join would depend on two guessed sizes.
     return f"""{fences} CROSS JOIN LATERAL (
         SELECT * FROM {PENDING} p
         WHERE p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}
@@ -151,7 +146,6 @@ def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
 
 
 def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
-    """Return the parameters, ids ascending."""
     ordered = sorted(fences)
     hexes, token, text = [], None, ""
     for fence in ordered:
@@ -166,8 +160,6 @@ def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
 
 
 def array(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of numbers, words or nulls, which need no quotes.
-
-    The driver, which converts element by element, takes five times as long.
-    """
+    """Return a PostgreSQL array of numbers, words or nulls, which need no quotes."""
+    # The driver, which converts element by element, takes five times as long.
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from enum import StrEnum
 from functools import cache
 
@@ -15,12 +14,10 @@ from tasks_app.domain.operations import Author
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.states import Event, Pool, State
 from tasks_app.pool.fragments.conditions import is_held
-from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION
+from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION, Clock
 
 
 class Logged(StrEnum):
-    """Which moves have a line."""
-
     OFF = "off"
     FAILURES = "failures"  # all ends of claims but successes, and sweeps
     ALL = "all"  # also successes, claims, creations, and operators' actions
@@ -137,13 +134,11 @@ def log_operator_action(
     target: State | None = None,
     detail: str | None = None,
     pool: Pool = Pool.PENDING,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
-    """Write a line for each task, which is in ``pool`` now.
-
-    ``origin`` and ``target`` are its states before and after the action, if its row has another: a
-    requeued task was somewhere else, a cancelled one goes there.
-    """
+    """Write a line for each task, which is in ``pool`` now."""
+    # ``origin`` and ``target`` are its states before and after the action, if its row has
+    # another: a requeued task was somewhere else, a cancelled one goes there.
     if not (LOG.has_successes and ids):
         return
     values = {"ids": sorted(ids), "now": now}

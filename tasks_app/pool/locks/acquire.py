@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.locks import Ask, Granted, LockMode, Obstacle
 from tasks_app.pool.connection.sessions import driver_of, is_pooled
 from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
-from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
+from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW, Clock
 
 WAIT_LEASE = timedelta(seconds=5)  # a waiter keeps its place for so long without renewal
 LONGEST_BLOCKER = 300
@@ -102,12 +102,9 @@ _DENIED = f"""
 
 
 def _request(enters: str, noted: str) -> str:
-    """Return one statement that decides and acts.
-
-    A statement's snapshot is older than the row locks that it waits for. A request that enters
-    writes all its control rows, so one that came in between shows: a locked row is not the one
-    seen.
-    """
+    # A statement's snapshot is older than the row locks that it waits for. A request that enters
+    # writes all its control rows, so one that came in between shows: a locked row is not the one
+    # seen.
     return f"""
     WITH {_HURRIED}, {_WANTED},
     seen AS (
@@ -157,23 +154,19 @@ _REQUEST_OR_QUEUE = text(" ".join(_request("true", _WAITED).split()))
 
 
 def open_up(connection: Connection, ask: Ask) -> None:
-    """Insert the rows of resources that were never requested before.
-
-    In its own transaction: a caller that locked some rows and inserted others would lock them out
-    of order.
-    """
+    """Insert the rows of resources that were never requested before."""
+    # In its own transaction: a caller that locked some rows and inserted others would lock them
+    # out of order.
     connection.execute(_OPEN_UP, {"resources": ask.resources})
 
 
 def acquire(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: datetime | None = None
+    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
 ) -> Granted | tuple[Obstacle, ...] | None:
-    """Take the group, or return the obstacles; None: call :func:`open_up` first.
-
-    With ``waits`` the group is in the queue from then on; repeat the call with the same token, and
-    renew the place by ``WAIT_LEASE``. Without, it is denied. The transaction must be READ
-    COMMITTED, and committed at once.
-    """
+    """Take the group, or return the obstacles; None: call :func:`open_up` first."""
+    # With ``waits`` the group is in the queue from then on; repeat the call with the same token,
+    # and renew the place by ``WAIT_LEASE``. Without, it is denied. The transaction must be READ
+    # COMMITTED, and committed at once.
     values = _values(ask, now)
     if len(connection.execute(_DECIDE_FIRST, values).all()) < len(ask.parts):
         return None
@@ -186,23 +179,21 @@ def acquire(
 
 
 def acquire_at_once(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: datetime | None = None
+    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
 ) -> Granted | tuple[Obstacle, ...] | None:
-    """Do the same by one statement, which may be a transaction; None: use :func:`acquire`.
-
-    That is needed after a concurrent decision, or if a dead holder has to be removed.
-    """
+    """Do the same by one statement, which may be a transaction; None: use :func:`acquire`."""
+    # That is needed after a concurrent decision, or if a dead holder has to be removed.
     statement = _REQUEST_OR_QUEUE if waits else _REQUEST
     found = connection.execute(statement, _values(ask, now)).all()
     return None if found[0].fresh is None or any(row.dead for row in found) else _answer(found)
 
 
-def is_hindered(connection: Connection, ask: Ask, *, now: datetime | None = None) -> bool:
+def is_hindered(connection: Connection, ask: Ask, *, now: Clock = None) -> bool:
     """Whether a request would fail now; takes no lock."""
     return bool(connection.execute(_IS_HINDERED, _values(ask, now)).scalar())
 
 
-def _values(ask: Ask, now: datetime | None) -> dict[str, Any]:
+def _values(ask: Ask, now: Clock) -> dict[str, Any]:
     run = ask.run
     return {
         "token": ask.token,
@@ -245,14 +236,11 @@ _LISTEN = text(f"LISTEN {CHANNEL}")
 
 
 def notify_next(
-    connection: Connection, resources: Sequence[str], *, now: datetime | None = None
+    connection: Connection, resources: Sequence[str], *, now: Clock = None
 ) -> list[Any]:
-    """Notify the first waiter for each of the resources, and all that are compatible with it.
-
-    Of counted waiters only the first is notified: one release makes room for one.
-    """
-    values = {"resources": list(resources), "now": now}
-    return list(connection.execute(_WAKE, values).scalars())
+    """Notify the first waiter for each of the resources, and all that are compatible with it."""
+    # Of counted waiters only the first is notified: one release makes room for one.
+    return list(connection.execute(_WAKE, {"resources": list(resources), "now": now}).scalars())
 
 
 def listen_for_wake_ups(connection: Connection) -> bool:

@@ -19,6 +19,7 @@ from tasks_app.pool.tables import (
     LOCKS,
     NOW,
     PENDING,
+    Clock,
 )
 
 _RENEW = text(f"""
@@ -34,22 +35,18 @@ _GUARD = text(f"""
 
 
 def renew(
-    connection: Connection, tokens: Sequence[UUID], lease: timedelta, *, now: datetime | None = None
+    connection: Connection, tokens: Sequence[UUID], lease: timedelta, *, now: Clock = None
 ) -> set[UUID]:
-    """Extend the leases to ``lease`` from now; return the tokens that are lost.
-
-    A locked row is skipped: its lock is being released, or taken over.
-    """
+    """Extend the leases to ``lease`` from now; return the tokens that are lost."""
+    # A locked row is skipped: its lock is being released, or taken over.
     values = {"tokens": list(tokens), "lease": lease, "now": now}
     connection.execute(_RENEW, values)
     return set(tokens) - set(connection.execute(_THERE, values).scalars())
 
 
 def guard(connection: Connection, token: UUID) -> bool:
-    """Keep the lock until the caller's transaction ends, even if its lease expires; False: lost.
-
-    Renewals do not wait for this; an attempt to take the lock over finds it held.
-    """
+    """Keep the lock until the caller's transaction ends, even if its lease expires; False: lost."""
+    # Renewals do not wait for this; an attempt to take the lock over finds it held.
     return connection.execute(_GUARD, {"token": token}).first() is not None
 
 
@@ -76,10 +73,8 @@ _LEAVE_QUEUE = text(f"""
 
 
 def release(connection: Connection, *tokens: UUID) -> set[UUID]:
-    """Release groups; return those that existed: others were taken over, or released before.
-
-    This locks no resource: a concurrent request finds it held, and repeats.
-    """
+    """Release groups; return those that existed: others were taken over, or released before."""
+    # This locks no resource: a concurrent request finds it held, and repeats.
     return set(connection.execute(_RELEASE, {"tokens": list(tokens)}).scalars())
 
 
@@ -88,8 +83,7 @@ def release_now(connection: Connection, *tokens: UUID) -> set[UUID]:
     return set(connection.execute(_RELEASE_NOW, {"tokens": list(tokens)}).scalars())
 
 
-def leave_queue(connection: Connection, token: UUID, *, now: datetime | None = None) -> None:
-    """Leave the queue, and record the timed-out wait."""
+def leave_queue(connection: Connection, token: UUID, *, now: Clock = None) -> None:
     connection.execute(_LEAVE_QUEUE, {"token": token, "now": now})
 
 
@@ -121,8 +115,6 @@ _WAITS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One resource of a group."""
-
     resource: str
     mode: str
     state: str  # ``held`` or ``waiting``
@@ -138,8 +130,6 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The requests for one resource."""
-
     resource: str
     grants: int
     waits: int
@@ -157,8 +147,6 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait that has ended."""
-
     resource: str
     mode: str
     outcome: str
@@ -171,13 +159,8 @@ class Wait:
 
 
 def find_holders(
-    connection: Connection,
-    resource: str | None = None,
-    *,
-    most: int = 100,
-    now: datetime | None = None,
+    connection: Connection, resource: str | None = None, *, most: int = 100, now: Clock = None
 ) -> list[Held]:
-    """Return holders and waiters, holders first."""
     values = {"resource": resource, "most": most, "now": now}
     return [Held(*row) for row in connection.execute(_FIND, values)]
 
@@ -193,8 +176,7 @@ def contention(
 def longest_waits(
     connection: Connection, resource: str | None = None, *, most: int = 20
 ) -> list[Wait]:
-    values = {"resource": resource, "most": most}
-    return [Wait(*row) for row in connection.execute(_WAITS, values)]
+    return [Wait(*row) for row in connection.execute(_WAITS, {"resource": resource, "most": most})]
 
 
 _FREE = text(f"""
@@ -208,12 +190,9 @@ _LIMIT = text(f"""
 
 
 def free_resource(connection: Connection, resource: str, token: UUID | None = None) -> list[str]:
-    """Remove the holders of a resource, or one of them; return their names.
-
-    Waits for a guard in an open transaction.
-    """
-    values = {"resource": resource, "token": token}
-    return list(connection.execute(_FREE, values).scalars())
+    """Remove the holders of a resource, or one of them; return their names."""
+    # Waits for a guard in an open transaction.
+    return list(connection.execute(_FREE, {"resource": resource, "token": token}).scalars())
 
 
 def limit_resource(connection: Connection, resource: str, most: int | None) -> None:
@@ -246,11 +225,9 @@ _RESOURCES = text(f"""
     RETURNING r.resource""")
 
 
-def prune_locks(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove up to ``most`` of each kind; return the number of the most frequent kind.
-
-    Resources are locked before they are checked: one that was granted meanwhile stays.
-    """
+def prune_locks(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove up to ``most`` of each kind; return the number of the most frequent kind."""
+    # Resources are locked before they are checked: one that was granted meanwhile stays.
     values = {"most": most, "gone_for": GONE_FOR, "forget_after": FORGET_AFTER, "now": now}
     holders = len(connection.execute(_HOLDERS, values).all())
     waits = len(connection.execute(_OLD_WAITS, values).all())

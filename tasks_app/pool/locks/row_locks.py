@@ -31,10 +31,8 @@ class Holder(NamedTuple):
 
 
 def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
-    """Lock the row and return its fence; None: it is locked, or there is no such row.
-
-    One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
-    """
+    """Lock the row and return its fence; None: it is locked, or there is no such row."""
+    # One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
     columns = key.table.c
     free = or_(columns.locked_until.is_(None), columns.locked_until <= NOW)
     return connection.execute(

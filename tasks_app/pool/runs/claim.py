@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -37,6 +37,7 @@ from tasks_app.pool.tables import (
     READY,
     UNGATED,
     UNLIMITED,
+    Clock,
     admits,
     admits_by_id,
 )
@@ -76,10 +77,8 @@ def of_queue(column: str) -> str:
 
 
 def returned_columns(of: Callable[[str], str] = of_queue) -> str:
-    """Return a fence without its token, then the other fields of a :class:`ClaimedTask` in order.
-
-    ``of`` returns the value of a column, of the row or its queue.
-    """
+    """Return a fence without its token, then the other fields of :class:`ClaimedTask` in order."""
+    # ``of`` returns the value of a column, of the row or its queue.
     return f"""
     p.id, p.attempt, p.name, p.queue, p.biz_key,
     CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
@@ -101,11 +100,9 @@ CANDIDATE = f"p.id, p.priority, p.scan_at, {ALONE} AS alone"
 def claim_update(
     taken: str, of: Callable[[str], str] = of_queue, more: str = "", *, logs: bool = False
 ) -> str:
-    """Return the UPDATE of the ids that the CTE ``taken`` yields; ``more``: columns to add.
-
-    ``of`` returns the value of a column, of the row or its queue. ``logs``: with a line for each
-    claim in the log of transitions.
-    """
+    """Return the UPDATE of the ids that the CTE ``taken`` yields; ``more``: columns to add."""
+    # ``of`` returns the value of a column, of the row or its queue. ``logs``: with a line for
+    # each claim in the log of transitions.
     handler = "handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies)"
     claims = f"""
     UPDATE {PENDING} p
@@ -176,42 +173,29 @@ def claim(
     token: UUID,
     *,
     admitted: bool = False,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[ClaimedTask]:
-    """Claim those of ``ids`` that are available, in that order; often none.
-
-    Gated tasks are claimed only if ``admitted``. A task that is ``at_most_once``, or whose child
-    crashed before, is claimed alone: then the list has one entry, and a second call may find more.
-    """
+    """Claim those of ``ids`` that are available, in that order; often none."""
+    # Gated tasks are claimed only if ``admitted``. A task that is ``at_most_once``, or whose
+    # child crashed before, is claimed alone: then the list has one entry, and a second call may
+    # find more.
     statement = (_ADMITTED if admitted else _UNGATED)[LOG.has_successes]
     return _claimed(connection, statement, ids, claimer, token, now)
 
 
 def claim_clear(
-    connection: Connection,
-    ids: Sequence[int],
-    claimer: Claimer,
-    token: UUID,
-    *,
-    now: datetime | None = None,
+    connection: Connection, ids: Sequence[int], claimer: Claimer, token: UUID, *, now: Clock = None
 ) -> list[ClaimedTask]:
     """Claim those of ``ids`` that surely pass their gates, all of which the caller has locked."""
     return _claimed(connection, _CLEAR[LOG.has_successes], ids, claimer, token, now)
 
 
 def claim_unhindered(
-    connection: Connection,
-    ids: Sequence[int],
-    claimer: Claimer,
-    token: UUID,
-    *,
-    now: datetime | None = None,
+    connection: Connection, ids: Sequence[int], claimer: Claimer, token: UUID, *, now: Clock = None
 ) -> list[ClaimedTask]:
-    """Claim what :func:`claim` would, or a part of it, or nothing, at two thirds of its cost.
-
-    It claims nothing while a queue or name is stopped or limited, or a queue has defaults; and no
-    task that has to run alone.
-    """
+    """Claim what :func:`claim` would, or a part of it, or nothing, at two thirds of its cost."""
+    # It claims nothing while a queue or name is stopped or limited, or a queue has defaults; and
+    # no task that has to run alone.
     return _claimed(connection, _UNHINDERED[LOG.has_successes], ids, claimer, token, now)
 
 
@@ -221,11 +205,10 @@ def _claimed(
     ids: Sequence[int],
     claimer: Claimer,
     token: UUID,
-    now: datetime | None,
+    now: Clock,
 ) -> list[ClaimedTask]:
     values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
-    rows = fetch(connection, Statement(statement, values))
-    taken = {row[0]: _task(row, token) for row in rows}
+    taken = {row[0]: _task(row, token) for row in fetch(connection, Statement(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 
@@ -312,13 +295,11 @@ def claim_next(
     lonely: bool = True,
     within: timedelta | None = None,
     places: dict[tuple[str, int], Place] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[ClaimedTask]:
-    """Claim up to ``most`` due tasks directly from the pool, in order of priority.
-
-    Without ``lonely``, none that has to run alone. Rows due for longer than ``within`` are not
-    read. The search begins after ``places``, and moves them behind what it claimed.
-    """
+    """Claim up to ``most`` due tasks directly from the pool, in order of priority."""
+    # Without ``lonely``, none that has to run alone. Rows due for longer than ``within`` are not
+    # read. The search begins after ``places``, and moves them behind what it claimed.
     values = {**values_of(claimer, token), **scan_position_values(queues, places)}
     values |= {"queues": list(queues), "most": most, "lonely": lonely, "within": within, "now": now}
     found = connection.execute(_NEXT_LOGGED if LOG.has_successes else _NEXT, values)

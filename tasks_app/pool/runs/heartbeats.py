@@ -12,15 +12,13 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.pool.tables import LEASE, NOW, WORKER
+from tasks_app.pool.tables import LEASE, NOW, WORKER, Clock
 
 LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A child process."""
-
     owner: str
     node: str
     queues: tuple[str, ...]
@@ -66,7 +64,7 @@ def beat(
     handlers: Sequence[str],
     threads: int = 1,
     running: Sequence[dict[str, Any]] = (),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
     """Write the heartbeat; a child without queues is about to end."""
     runs = [
@@ -79,7 +77,7 @@ def beat(
     connection.execute(_BEAT, values)
 
 
-def live(connection: Connection, within: timedelta, *, now: datetime | None = None) -> list[Worker]:
+def live(connection: Connection, within: timedelta, *, now: Clock = None) -> list[Worker]:
     """Return the children whose last heartbeat is no older than that."""
     return [
         Worker(owner, node, tuple(queues), tuple(handlers), threads, json.loads(running), *times)
@@ -90,7 +88,6 @@ def live(connection: Connection, within: timedelta, *, now: datetime | None = No
 
 
 def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]]:
-    """Return the handlers of living children, by queue."""
     known: dict[str, set[str]] = {}
     for worker in live(connection, within):
         for queue in worker.queues:
@@ -98,7 +95,7 @@ def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]
     return known
 
 
-def run_by(connection: Connection, within: timedelta, *, now: datetime | None = None) -> RunBy:
+def run_by(connection: Connection, within: timedelta, *, now: Clock = None) -> RunBy:
     """Return what started the living children, or the last ones; without any, the last scanner."""
     found = connection.execute(_RUN_BY, {"within": within, "now": now}).one()
     if found.celery is None:
@@ -111,10 +108,8 @@ def run_by(connection: Connection, within: timedelta, *, now: datetime | None = 
 
 
 def leave(connection: Connection, owner: str) -> None:
-    """Remove the row of a child that ends, or was reaped."""
     connection.execute(_LEAVE, {"owner": owner})
 
 
-def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
-    """Remove the rows of children whose last heartbeat is this old."""
+def prune(connection: Connection, older: timedelta, *, now: Clock = None) -> None:
     connection.execute(_PRUNE, {"older": older, "now": now})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -33,7 +33,7 @@ from tasks_app.pool.fragments.move_rows import (
     move_out,
 )
 from tasks_app.pool.statistics.parts import add_moved
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, Clock, admits
 
 _LOCK = "FOR NO KEY UPDATE OF p SKIP LOCKED"
 _RENEW = text(f"""
@@ -51,11 +51,7 @@ class Renewed:
 
 
 def renew(
-    connection: Connection,
-    fences: Sequence[Fence],
-    lease: timedelta,
-    *,
-    now: datetime | None = None,
+    connection: Connection, fences: Sequence[Fence], lease: timedelta, *, now: Clock = None
 ) -> Renewed:
     rows = connection.execute(_RENEW, {**fence_arrays(fences), "lease": lease, "now": now}).all()
     return Renewed(
@@ -97,13 +93,11 @@ def release(
     wait: timedelta = timedelta(0),
     block: bool = False,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Release claims, due after ``wait``; return where each went.
-
-    Rows whose fence is lost are left out; unless ``block``, also locked rows, and rows that the
-    database refuses, whose ids are added to ``left``.
-    """
+    """Release claims, due after ``wait``; return where each went."""
+    # Rows whose fence is lost are left out; unless ``block``, also locked rows, and rows that the
+    # database refuses, whose ids are added to ``left``.
 
     def give_back(some: Sequence[Fence]) -> dict[int, State]:
         statement = (_ONE if block else _GROUP)()
@@ -121,12 +115,10 @@ def release_parked(
     reason: WaitingReason,
     wait: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> State | None:
-    """Release a claim, parked for ``wait``; its due date stays. Waits for the row.
-
-    None: the fence is lost.
-    """
+    """Release a claim, parked for ``wait``; its due date stays. Waits for the row."""
+    # None: the fence is lost.
     state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
     if state is State.PENDING:
         values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
@@ -135,7 +127,7 @@ def release_parked(
     return state
 
 
-def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
+def release_token(connection: Connection, token: UUID, *, now: Clock = None) -> set[int]:
     """Release the tasks of a claim whose reply was lost; return the ids."""
     values = {"token": token, "wait": timedelta(0), "now": now}
     return {row.id for row in connection.execute(_TOKEN(), values)}
@@ -198,9 +190,8 @@ def rescue_expired(
     lease: timedelta,
     max_crashes: int,
     most: int = 500,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Rescue tasks whose lease has expired; return where each went."""
     over = {"grace": timedelta(0), "now": now}
     values = {**VANISHED_VALUES, **over, "lease": lease, "max_crashes": max_crashes}
 
@@ -219,12 +210,10 @@ def rescue_claims(
     max_crashes: int,
     kind: str = VANISHED,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Rescue claims whose child process, connection or run is gone; return where each went.
-
-    The ids of those that the database refuses are added to ``left``.
-    """
+    """Rescue claims whose child process, connection or run is gone; return where each went."""
+    # The ids of those that the database refuses are added to ``left``.
     values = {**_values(kind), "lease": lease, "max_crashes": max_crashes, "now": now}
 
     def move(some: Sequence[Fence]) -> dict[int, State]:

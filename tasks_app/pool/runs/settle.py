@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -31,7 +31,7 @@ from tasks_app.pool.fragments.move_rows import (
     move_out,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, Clock, admits
 
 _OUTCOMES = """
     unnest(
@@ -105,13 +105,11 @@ def settle_group(
     settlements: Sequence[Settlement],
     *,
     called: list[Called] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Settle what can be settled without waiting for a lock; return where each went.
-
-    The others' fence is lost, or their row or group is locked: see :func:`still_held`. Inserted
-    callbacks are added to ``called``.
-    """
+    """Settle what can be settled without waiting for a lock; return where each went."""
+    # The others' fence is lost, or their row or group is locked: see :func:`still_held`. Inserted
+    # callbacks are added to ``called``.
     done: dict[int, State] = {}
     forgotten = [s for s in settlements if not s.is_kept]
     kept = [s for s in settlements if s.is_kept] if forgotten else settlements
@@ -153,12 +151,10 @@ def settle_one(
     settlement: Settlement,
     *,
     called: list[Called] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> State | None:
-    """Settle one run, waiting for its row and its group; return where it went.
-
-    None: the fence is lost. An inserted callback is added to ``called``.
-    """
+    """Settle one run, waiting for its row and its group; return where it went."""
+    # None: the fence is lost. An inserted callback is added to ``called``.
     if not settlement.is_kept and _forgotten(connection, [settlement], WAIT, now):
         return State.SUCCEEDED
     return _moved(connection, ONE, [settlement], now, called).get(settlement.fence.task_id)
@@ -168,7 +164,7 @@ def _moved(
     connection: Connection,
     statement: Moving,
     settlements: Sequence[Settlement],
-    now: datetime | None,
+    now: Clock,
     called: list[Called] | None = None,
 ) -> dict[int, State]:
     rows = connection.execute(statement(), {**_arrays(settlements), "now": now}).all()
@@ -178,7 +174,7 @@ def _moved(
 
 
 def _forgotten(
-    connection: Connection, settlements: Sequence[Settlement], lock: str, now: datetime | None
+    connection: Connection, settlements: Sequence[Settlement], lock: str, now: Clock
 ) -> dict[int, State]:
     fences = [s.fence for s in settlements]
     statement = _FORGOTTEN[lock, any(fence.attempt > 1 for fence in fences)]
@@ -226,9 +222,7 @@ _COUNT_OUTAGE = text(f"""
     RETURNING outages, {NOW} - outage_since AS since""")
 
 
-def count_outage(
-    connection: Connection, fence: Fence, *, now: datetime | None = None
-) -> Outages | None:
+def count_outage(connection: Connection, fence: Fence, *, now: Clock = None) -> Outages | None:
     """Count an outage; None: the fence is lost, and nothing was written."""
     row = connection.execute(_COUNT_OUTAGE, {**fence._asdict(), "now": now}).first()
     return None if row is None else Outages(row.outages, max(row.since, timedelta(0)))

@@ -89,10 +89,9 @@ _WORDS = {
 
 
 def last_word(settlement: Settlement) -> LastWord:
-    """Return the statement of one success; it waits for its row and group.
-
-    Its result is for :func:`called_by`. It fails if the claim is lost: see :func:`is_fence_lost`.
-    """
+    """Return the statement of one success; it waits for its row and group."""
+    # Its result is for :func:`called_by`. It fails if the claim is lost: see
+    # :func:`is_fence_lost`.
     if settlement.task is None or settlement.task.in_group:
         way = ", counts"
     elif settlement.is_kept:
@@ -119,11 +118,10 @@ def called_by(answer: str | bytes | None) -> list[Called]:
 
 
 def own_row(fence: Fence) -> LastWord:
-    """Return the statement that locks the row of a run.
-
-    In a transaction with one snapshot, a renewal would otherwise update the row after the snapshot,
-    and the settle fail. Renewals and rescues skip a locked row: the lock replaces its lease.
-    """
+    """Return the statement that locks the row of a run."""
+    # In a transaction with one snapshot, a renewal would otherwise update the row after the
+    # snapshot, and the settle fail. Renewals and rescues skip a locked row: the lock replaces its
+    # lease.
     return LastWord(b"", _OWN_ROW, _TYPES[:3], _fence_values(fence))
 
 

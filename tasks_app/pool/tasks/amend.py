@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -14,7 +15,7 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State
 from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held
 from tasks_app.pool.fragments.transition_log import log_operator_action
-from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, admits_by_id
+from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, Clock, admits_by_id
 
 _AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
 _LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
@@ -100,13 +101,11 @@ def amend(
     change: Amendment = NO_AMENDMENT,
     *,
     by: Author = NOBODY,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[int]:
-    """Change tasks; return the ids of those that were changed. Waits for their rows.
-
-    A caller with many ids has locked them, in the order of the ids.
-    """
-    values = {"at": change.at, "delay": change.delay}
+    """Change tasks; return the ids of those that were changed. Waits for their rows."""
+    # A caller with many ids has locked them, in the order of the ids.
+    values: dict[str, Any] = {"at": change.at, "delay": change.delay}
     values |= {"queue": change.to_queue, "priority": change.to_priority}
     values |= {"ids": sorted(map(int, ids)), "now": now}
     changed = connection.execute(_AMEND[action], values).all()
@@ -125,13 +124,11 @@ def spread(
     start: datetime | None,
     *,
     by: Author = NOBODY,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> tuple[list[int], datetime | None]:
-    """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
-
-    Return the ids of those that were changed, and the next place; None: none took a place. The
-    caller has locked them.
-    """
+    """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now."""
+    # Return the ids of those that were changed, and the next place; None: none took a place. The
+    # caller has locked them.
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
     changed = connection.execute(_SPREAD[action], values).all()
     log_operator_action(connection, action, [row.id for row in changed], by, now=now)
@@ -195,9 +192,7 @@ _NEXT = text(f"""
     WHERE p.id = ANY(ARRAY(SELECT id FROM next))""")
 
 
-def wake_next_in_line(
-    connection: Connection, keys: Collection[str], *, now: datetime | None = None
-) -> None:
+def wake_next_in_line(connection: Connection, keys: Collection[str], *, now: Clock = None) -> None:
     """Unpark the first task that waits for each order key."""
     if keys:
         connection.execute(_NEXT, {"keys": text_array(keys), "now": now})

@@ -14,7 +14,17 @@ from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.fragments.conditions import is_held, own_date, queue_runs
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP_IDS, NOW, PENDING, group_of
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    COMPLETED,
+    ERROR,
+    GROUP_IDS,
+    NOW,
+    PENDING,
+    Clock,
+    group_of,
+)
 
 _JSON = {"payload", "headers", "result"}
 _FINGERPRINT = f"""CASE t.pool WHEN 'error' THEN (
@@ -77,8 +87,6 @@ _STATS = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A task without its data."""
-
     id: int
     state: State
     name: str
@@ -100,7 +108,6 @@ class Count:
 
 
 def get(connection: Connection, task_id: int) -> Task | None:
-    """Return the task from any pool, or None."""
     row = connection.execute(_GET, {"id": task_id}).first()
     return None if row is None else _task(row)
 
@@ -111,7 +118,6 @@ def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
 
 
 def payloads(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, Any]]:
-    """Return id, name and stored payload of these tasks."""
     rows = connection.execute(_PAYLOADS, {"ids": list(ids)})
     return [(row.id, row.name, _readable(row.payload)) for row in rows]
 
@@ -161,7 +167,7 @@ def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
     return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
 
 
-def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:
+def stats(connection: Connection, *, now: Clock = None) -> Sequence[Count]:
     """Count all tasks by name, queue and state. Reads every row: do not call it often."""
     return [
         Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -16,14 +15,12 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, move_out
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.statistics.parts import add_counts
-from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
+from tasks_app.pool.tables import ALL, NOW, PENDING, Clock, admits, admits_by_id
 from tasks_app.pool.task_groups import LOCKED, lock_groups
 from tasks_app.pool.tasks.amend import wake_next_in_line
 
 
 class Cancelled(StrEnum):
-    """What a cancel did."""
-
     CANCELLED = "cancelled"  # it was pending, and is in the completed pool now
     REQUESTED = "requested"  # it runs, for the last time: its run was asked to stop
     ALREADY_OVER = "already over"
@@ -71,7 +68,7 @@ _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
 def cancel(
-    connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
+    connection: Connection, task_id: int, *, by: Author = NOBODY, now: Clock = None
 ) -> Cancelled:
     """Cancel one task; waits for its row."""
     locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
@@ -88,7 +85,7 @@ def cancel_many(
     name: str | None,
     biz_key: str | None,
     by: Author = NOBODY,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> CancelledMany:
     """Cancel all pending and running tasks with this name and biz_key; None matches any."""
     locked = connection.execute(_LOCK_MANY, {"name": name, "biz_key": biz_key}).all()
@@ -96,13 +93,13 @@ def cancel_many(
 
 
 def cancel_these(
-    connection: Connection, ids: Sequence[int], *, by: Author = NOBODY, now: datetime | None = None
+    connection: Connection, ids: Sequence[int], *, by: Author = NOBODY, now: Clock = None
 ) -> CancelledMany:
     locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
     return _cancel(connection, locked, by, now)
 
 
-def _cancel(connection: Connection, locked: Any, by: Author, now: datetime | None) -> CancelledMany:
+def _cancel(connection: Connection, locked: Any, by: Author, now: Clock) -> CancelledMany:
     waiting = [row for row in locked if row.state == State.PENDING]
     pending = [row.id for row in waiting]
     running = [row.id for row in locked if row.state == State.RUNNING]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from tasks_app.pool.connection.execute import (
     commits_itself,
     run_statements,
 )
-from tasks_app.pool.tables import PENDING
+from tasks_app.pool.tables import PENDING, Clock
 from tasks_app.pool.tasks.insert import (
     DEFAULTS,
     ON_CONFLICT,
@@ -49,9 +48,7 @@ _SAVE, _UNDO, _FORGET = (
 )
 
 
-def create_one(
-    connection: Connection | Raw, row: TaskRow, *, now: datetime | None = None
-) -> TaskId:
+def create_one(connection: Connection | Raw, row: TaskRow, *, now: Clock = None) -> TaskId:
     """Insert one task; ``.created`` is False when its unique_key is taken.
 
     Raises:
@@ -65,7 +62,7 @@ def create_one(
 
 
 def create_many(
-    connection: Connection | Raw, rows: Sequence[TaskRow], *, now: datetime | None = None
+    connection: Connection | Raw, rows: Sequence[TaskRow], *, now: Clock = None
 ) -> list[TaskId]:
     """Insert any number of tasks; ids rise in the order of ``rows``.
 
@@ -96,7 +93,7 @@ async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[Ta
     return await arun_statements(connection, with_values(rows, plan) if has_large(rows) else plan)
 
 
-def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
+def _one(row: TaskRow, now: Clock) -> Statements[TaskId]:
     if row.terms.strict_order:
         yield in_turn([row])
     if row.terms.rule is not None and row.terms.rule.outlives_the_index:
@@ -104,8 +101,7 @@ def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
     payload, *own, terms = row
     keys = tuple([value is not None for value in own])
     sql, constants = _statement(terms, keys, now)
-    values = {**constants, "payload": payload, **dict(zip(KEYS, own, strict=True))}
-    insert = Statement(sql, values)
+    insert = Statement(sql, {**constants, "payload": payload, **dict(zip(KEYS, own, strict=True))})
     for _ in range(TRIES):
         created = yield insert
         if created:
@@ -118,7 +114,7 @@ def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
 
 @lru_cache(1024)
 def _statement(
-    terms: RowTemplate, keys: tuple[bool, ...], now: datetime | None
+    terms: RowTemplate, keys: tuple[bool, ...], now: Clock
 ) -> tuple[str, Mapping[str, Any]]:
     values = {"name": terms.name} | {
         column: getattr(terms, column)
@@ -142,7 +138,7 @@ def _statement(
     return sql, {**values, "now": now, "run_at": terms.run_at, "delay": terms.delay.total_seconds()}
 
 
-def _one_with_key(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
+def _one_with_key(row: TaskRow, now: Clock) -> Statements[TaskId]:
     for _ in range(TRIES):
         created = yield insert_with_keys([None], [row], now)
         if created:
@@ -154,7 +150,7 @@ def _one_with_key(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
 
 
 def _many(
-    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, undoable: bool = True
+    rows: Sequence[TaskRow], now: Clock, *, copy: bool, undoable: bool = True
 ) -> Statements[list[TaskId]]:
     if not rows:
         return []
@@ -184,7 +180,7 @@ class _KeyBecameFreeError(Exception):
 
 
 def _all(
-    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, in_order: bool
+    rows: Sequence[TaskRow], now: Clock, *, copy: bool, in_order: bool
 ) -> Statements[list[TaskId]]:
     """Insert rows with free keys, then resolve the conflicts: so keys are locked in one order.
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 from tasks_app.pool.connection.execute import Statement, Statements
-from tasks_app.pool.tables import PENDING, SCHEMA
+from tasks_app.pool.tables import PENDING, SCHEMA, Clock
 
 DEFAULTS = {
     "queue": "default",
@@ -61,11 +61,9 @@ _TURN = """
 
 
 def in_turn(rows: Sequence[TaskRow]) -> Statement:
-    """Wait, before ids are taken, for transactions that insert tasks of these order keys.
-
-    Advisory locks, not rows: no claim waits for a producer. A call locks all its keys in one order;
-    several calls in a transaction should do so, too.
-    """
+    """Wait, before ids are taken, for transactions that insert tasks of these order keys."""
+    # Advisory locks, not rows: no claim waits for a producer. A call locks all its keys in one
+    # order; several calls in a transaction should do so, too.
     seed = 7_246_101 + crc32((SCHEMA or "").encode())
     return Statement(_TURN, {"seed": seed, "order_keys": list({row.order_key for row in rows})})
 
@@ -128,16 +126,12 @@ _MANY = f"""
 """
 
 
-def insert_many(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> Statement:
+def insert_many(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Statement:
     """Insert the rows whose key is free; yields their ids."""
     return Statement(_MANY, values_of(ids, rows, now))
 
 
-def values_of(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> dict[str, Any]:
+def values_of(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> dict[str, Any]:
     """Return rows as arrays. Equal terms are sent once."""
     kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(TERMS, rows)))}
     values: dict[str, Any] = {
@@ -159,12 +153,10 @@ TERMS = attrgetter("terms")
 
 
 def copy_of(
-    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: datetime | None = None
+    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: Clock = None
 ) -> tuple[str, Iterator[str]]:
-    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time.
-
-    The terms of consecutive rows with the same terms become text once.
-    """
+    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time."""
+    # The terms of consecutive rows with the same terms become text once.
     runs = [(terms, list(run)) for terms, run in groupby(rows, TERMS)]
     kinds = dict.fromkeys(terms for terms, _ in runs)
     columns = [

@@ -115,16 +115,13 @@ def read(connection: Connection, task_id: int, reference: Reference) -> StoredVa
 def remove_lost(
     connection: Connection, after: UUID = FIRST, *, most: int = LOOKED_AT
 ) -> tuple[UUID | None, int]:
-    """Remove unneeded values among the next ``most``: the task is gone, or has another value.
-
-    Return the value to go on after, None at the end, and how many were removed.
-    """
+    """Remove unneeded values among the next ``most``: the task is gone, or has another value."""
+    # Return the value to go on after, None at the end, and how many were removed.
     step = connection.execute(_LOST, {"after": after, "most": most}).one()
     return (None if step.seen < most else step.after), step.gone
 
 
 def unknown(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
-    """Return those of the ids that no value has."""
     return list(connection.execute(_UNKNOWN, {"ids": list(ids)}).scalars())
 
 

@@ -24,10 +24,9 @@ _AFTER, _MOST = "tasks_app_after_", "tasks_app_most"
 
 
 class _AsIs(UserDefinedType[Any]):
-    """A type whose values are not cast to the declared type, but compared in the column's type.
+    """A type whose values are not cast to the declared type, but compared in the column's type."""
 
-    Otherwise a timestamptz declared without its zone, or a citext declared as text, loses rows.
-    """
+    # Otherwise a timestamptz declared without its zone, or a citext declared as text, loses rows.
 
     cache_ok = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +21,7 @@ from tasks_app.pool.tables import (
     NOW,
     PENDING,
     PROGRESS,
+    Clock,
     admits,
     quoted,
 )
@@ -86,7 +86,7 @@ _HOLDER = text(f"""
 
 
 def requeue(
-    connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
+    connection: Connection, task_id: int, *, by: Author = NOBODY, now: Clock = None
 ) -> Requeued:
     """Move a finished task back to PENDING, due now, with its attempts and without its failures.
 
@@ -113,9 +113,7 @@ def requeue(
         # Otherwise it ended while the pools were read, one after the other.
 
 
-def _move(
-    connection: Connection, source: _Source, task_id: int, found: Any, now: datetime | None
-) -> None:
+def _move(connection: Connection, source: _Source, task_id: int, found: Any, now: Clock) -> None:
     values = {"id": task_id, "now": now}
     while connection.execute(source.insert, values).first() is None:
         holder = connection.execute(_HOLDER, {"id": task_id}).first()

@@ -12,13 +12,11 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.move_rows import array
-from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, quoted
+from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, Clock, quoted
 from tasks_app.pool.task_groups import GOOD
 
 
 class Note(NamedTuple):
-    """Progress to write."""
-
     checkpoint: str | None  # JSON text; None: none
     changed: bool  # False: the checkpoint stays as it is
     fraction: float | None
@@ -63,12 +61,10 @@ _PRUNE = text(f"""
 
 
 def save_checkpoint(
-    connection: Connection, fence: Fence, note: Note, *, now: datetime | None = None
+    connection: Connection, fence: Fence, note: Note, *, now: Clock = None
 ) -> bool | None:
-    """Write progress, and lock the row of the run; commit at once.
-
-    Return whether the run should stop; None: the fence is lost, so do not commit.
-    """
+    """Write progress, and lock the row of the run; commit at once."""
+    # Return whether the run should stop; None: the fence is lost, so do not commit.
     values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": now}
     row = connection.execute(_KEEP, {**values, **note._asdict()}).first()
     return None if row is None else bool(row.cancelled)
@@ -79,11 +75,9 @@ def read_checkpoint(connection: Connection, task_id: int) -> SavedProgress | Non
     return None if row is None else SavedProgress(*row)
 
 
-def prune_checkpoints(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove progress of tasks that succeeded, or are gone; return how many.
-
-    Cancelled, expired and failed tasks may be requeued, and continue at their checkpoint.
-    """
+def prune_checkpoints(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove progress of tasks that succeeded, or are gone; return how many."""
+    # Cancelled, expired and failed tasks may be requeued, and continue at their checkpoint.
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 
 
@@ -119,8 +113,6 @@ class LinesOfRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a handler's log."""
-
     at: datetime  # by the worker's clock
     level: str
     text: str
@@ -128,8 +120,6 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogOfAttempt:
-    """The last lines of one attempt, oldest first."""
-
     attempt: int
     lines: tuple[LogLine, ...]
     cut: int  # how many lines before them were left out
@@ -151,12 +141,11 @@ def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
 
 def read_lines(connection: Connection, task_id: int, most: int = 20) -> list[LogOfAttempt]:
     """Return the lines of a task's newest attempts, oldest attempt first."""
-    rows = connection.execute(_READ_LINES, {"id": task_id, "most": most}).all()
     return [
         LogOfAttempt(
             row.attempt,
             tuple(LogLine(datetime.fromisoformat(at), *more) for at, *more in row.lines),
             row.cut,
         )
-        for row in reversed(rows)
+        for row in reversed(connection.execute(_READ_LINES, {"id": task_id, "most": most}).all())
     ]

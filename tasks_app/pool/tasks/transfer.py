@@ -7,7 +7,7 @@ imported tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.portable_task import PortableTask
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import is_held, own_date
-from tasks_app.pool.tables import IMPORT, NOW, PENDING
+from tasks_app.pool.tables import IMPORT, NOW, PENDING, Clock
 from tasks_app.pool.tasks.create import create_many
 
 _LEAVE = text(f"""
@@ -84,10 +84,8 @@ def held(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
 
 
 def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
-    """Create tasks that were not imported before; return the ids of all imported ones, by key.
-
-    A task whose unique_key is taken is left out. Other imports wait until the caller commits.
-    """
+    """Create tasks that were not imported before; return the ids of all imported ones, by key."""
+    # A task whose unique_key is taken is left out. Other imports wait until the caller commits.
     connection.execute(_ALONE)
     keys = [task.idempotency_key for task in tasks]
     known = {
@@ -114,8 +112,6 @@ def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID
     return {**known, **{key: int(task_id) for key, task_id in made.items()}}
 
 
-def prune(
-    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
-) -> int:
+def prune(connection: Connection, older: timedelta, most: int, *, now: Clock = None) -> int:
     """Forget imports of this age; return how many."""
     return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -21,7 +20,7 @@ from tasks_app.domain.tasks.records import (
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import Statement, Statements
 from tasks_app.pool.fragments.conditions import UNPARKED, is_held
-from tasks_app.pool.tables import KEY, NOW, PENDING
+from tasks_app.pool.tables import KEY, NOW, PENDING, Clock
 from tasks_app.pool.tasks.insert import INSTANT, OWN, SHARED, inserted, unnested, values_of
 
 _RULES = {**SHARED, "scope": "text", "period": "double precision"}
@@ -77,24 +76,18 @@ _PRUNE = text(f"""
     RETURNING t.task_id""")
 
 
-def insert_with_keys(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> Statement:
+def insert_with_keys(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Statement:
     """Insert those rows whose key was never taken; yields their ids. None: the next id."""
     return Statement(_TAKE, _values(ids, rows, now))
 
 
-def prune_keys(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove keys without a holder, without waiting for locks; return their number.
-
-    Read first and locked then: a key that is handed over meanwhile stays.
-    """
+def prune_keys(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove keys without a holder, without waiting for locks; return their number."""
+    # Read first and locked then: a key that is handed over meanwhile stays.
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 
 
-def _values(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> Mapping[str, Any]:
+def _values(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Mapping[str, Any]:
     kinds = dict.fromkeys(row.terms for row in rows)
     rules = [terms.rule or KeyRule() for terms in kinds]
     return {
@@ -139,7 +132,7 @@ _BY_ID = "p.id = %(id)s"
 _NO_RULE = KeyRule()
 
 
-def resolve_in_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | None]:
+def resolve_in_pool(row: TaskRow, now: Clock) -> Statements[TaskId | None]:
     """Return the holder of a key that is a column of its row; None: the key is free now.
 
     Raises:
@@ -171,9 +164,7 @@ _ADVICE = {
 }
 
 
-def resolve_in_table(
-    row: TaskRow, new_id: int | None, now: datetime | None
-) -> Statements[TaskId | None]:
+def resolve_in_table(row: TaskRow, new_id: int | None, now: Clock) -> Statements[TaskId | None]:
     """Return the holder of a key in the table of keys, perhaps the new task; None: try again.
 
     A key of scope ``queued`` is taken while its task is PENDING. That task is locked first: either
@@ -201,10 +192,7 @@ def resolve_in_table(
     return None
 
 
-def _change(
-    row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: datetime | None
-) -> Statement:
-    """Change the holder unless it runs; waits for a concurrent claim."""
+def _change(row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: Clock) -> Statement:
     sql = f"""
         UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}, changed_at = {INSTANT}
         WHERE {whom} AND p.state = '{State.PENDING}' RETURNING p.id
