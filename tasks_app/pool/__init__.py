@@ -1,3 +1,3 @@
-"""Floor 1: the SQL of the project. A function takes a Connection, never commits, returns records."""
+"""Floor 1: the SQL. Each function takes a Connection, never commits, and returns records."""
 
 from __future__ import annotations

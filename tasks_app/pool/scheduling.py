@@ -56,7 +56,6 @@ _ADD = text(f"""
 _GET = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s WHERE s.name = :name")
 _LOCK = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE""")
-_LOCK_ALL = text("SELECT pg_advisory_xact_lock(7246101957004331003)")
 _FIND = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s ORDER BY s.name")
 _AIM = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
@@ -104,7 +103,7 @@ def lock(
 
 def lock_all(connection: Connection) -> None:
     """Wait for other imports of declarations; firing and changes go on."""
-    connection.execute(_LOCK_ALL)
+    connection.execute(text("SELECT pg_advisory_xact_lock(7246101957004331003)"))
 
 
 def find(connection: Connection) -> list[Schedule]:

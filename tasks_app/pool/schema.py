@@ -144,13 +144,12 @@ def check_version(connection: Connection) -> str | None:
 
 
 _READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
-_VERSION = text(f"SELECT version_num, oldest_code FROM {VERSION}")
 
 
 def _versions_in(connection: Connection) -> tuple[str | None, str | None]:
     if connection.execute(_READABLE).scalar() is None:
         return None, None
-    row = connection.execute(_VERSION).first()
+    row = connection.execute(text(f"SELECT version_num, oldest_code FROM {VERSION}")).first()
     return (row[0], row[1]) if row else (None, None)
 
 

@@ -35,7 +35,6 @@ def _next(table: str) -> str:
 _IDS = text(f"""
     SELECT {_next(GROUP)} AS group_id,
         CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id""")
-_EXTEND = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
 
 
 def insert_callbacks(now: str = NOW) -> str:
@@ -99,7 +98,7 @@ def extend_group(connection: Connection, group_id: int, members: Sequence[int]) 
         TasksError: the group is over, or unknown.
     """
     more = {"id": group_id, "ids": list(map(int, members))}
-    if not connection.execute(_EXTEND, more).scalar():
+    if not connection.execute(text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))"), more).scalar():
         raise TasksError(
             f"Group {group_id} is over or unknown, so it takes no members. "
             "Add members while a member of the group still waits or runs."

@@ -220,10 +220,9 @@ POOL = (
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
-                "    insert = Statement(sql, values)\n",
-                "    insert = Statement(sql, values)\n"
+                "    for _ in range(TRIES):\n        created = yield insert\n",
                 "    if held := row.unique_key and (yield from resolve_in_pool(row, now)):\n"
-                "        return held\n",
+                "        return held\n    for _ in range(TRIES):\n        created = yield insert\n",
             ),
         ),
     ),
@@ -240,7 +239,7 @@ POOL = (
         "a requeue that leaves the old row behind",
         "An id lies in one pool.",
         "tasks_app/pool/tasks/requeue.py",
-        '    connection.execute(source.delete, {"id": task_id})\n',
+        '    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})\n',
         "",
         "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
     ),

@@ -129,7 +129,6 @@ TELL = (
         'why', CAST(:why AS text))
     WHERE name = (SELECT name FROM {LEASE} WHERE name = :name FOR UPDATE SKIP LOCKED)"""),
 )
-_MAY_WRITE = text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")
 
 
 def tell(
@@ -148,7 +147,7 @@ def tell(
     # PostgreSQL's own text would show values
     why = f"{type(error.orig).__name__} {_sqlstate(error)} {constraint or ''}".rstrip()
     log.error("The database refuses %s: %s (%s)", what, rows, why)
-    if connection.execute(_MAY_WRITE).scalar():
+    if connection.execute(text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")).scalar():
         note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
         for statement in TELL:
             connection.execute(statement, note)

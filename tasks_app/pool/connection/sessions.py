@@ -10,12 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-_XACT_ID = text("SELECT CAST(pg_current_xact_id() AS text)")
 _STATUS = text("SELECT pg_xact_status(CAST(:transaction AS xid8))")
 
 
 def this_transaction(connection: Connection) -> str:
-    return str(connection.execute(_XACT_ID).scalar_one())
+    return str(connection.execute(text("SELECT CAST(pg_current_xact_id() AS text)")).scalar_one())
 
 
 def has_committed(connection: Connection, transaction: str) -> bool | None:
@@ -24,12 +23,9 @@ def has_committed(connection: Connection, transaction: str) -> bool | None:
     return {"committed": True, "aborted": False}.get(str(status))
 
 
-_LOCK_TIMEOUT = text("SELECT set_config('lock_timeout', :span, true)")
-
-
 def wait_for_locks(connection: Connection, span: str) -> None:
     """Let statements of this transaction fail after waiting ``span`` for a lock."""
-    connection.execute(_LOCK_TIMEOUT, {"span": span})
+    connection.execute(text("SELECT set_config('lock_timeout', :span, true)"), {"span": span})
 
 
 # Without JIT: compiling such a statement takes longer than running it.

@@ -47,7 +47,6 @@ _INSTALLED = text(f"""
 _INSTALL = text(f"""
     CREATE TRIGGER task_notify AFTER INSERT ON {PENDING} REFERENCING NEW TABLE AS inserted
     FOR EACH STATEMENT EXECUTE FUNCTION {table("task_notify")}()""")
-_REMOVE = text(f"DROP TRIGGER task_notify ON {PENDING}")
 
 
 def is_trigger_installed(connection: Connection) -> bool:
@@ -66,5 +65,5 @@ def remove_trigger(connection: Connection) -> bool:
     """Return False if there is none."""
     if not is_trigger_installed(connection):
         return False
-    connection.execute(_REMOVE)
+    connection.execute(text(f"DROP TRIGGER task_notify ON {PENDING}"))
     return True

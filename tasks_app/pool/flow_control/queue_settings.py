@@ -34,7 +34,6 @@ _WRITE = text(f"""
     WHERE queue = :queue""")
 _CLEAN = text(f"""
     DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0""")
-_NO_WINDOWS = text(f"DELETE FROM {WINDOW} WHERE queue = :queue")
 _WINDOW = text(f"""
     INSERT INTO {WINDOW} (queue, days, opens, closes, zone, calendar)
     VALUES (:queue, CAST(:days AS smallint[]), CAST(:opens AS time), CAST(:closes AS time), :zone,
@@ -67,7 +66,7 @@ def change(connection: Connection, queue: str, changes: Mapping[str, Any]) -> No
     gate = any(rules[name] is not None for name in _GATE)
     connection.execute(_WRITE, {**rules, "queue": queue, "gate": gate})
     if "windows" in changes:
-        connection.execute(_NO_WINDOWS, {"queue": queue})
+        connection.execute(text(f"DELETE FROM {WINDOW} WHERE queue = :queue"), {"queue": queue})
         for window in changes["windows"]:
             opens, closes = window.times
             values = {"queue": queue, "days": list(window.days), "opens": opens, "closes": closes}

@@ -103,23 +103,17 @@ class Moving:
         return self.worded(LOG.level)
 
 
-def _log_action(pool: str, due_at: str) -> TextClause:
-    return text(f"""
+_DUE = f"""CASE WHEN p.state = '{State.PENDING}' AND :target IS NULL AND NOT {is_held()}
+        THEN p.due_at END"""
+_LOG_ACTION = {
+    pool: text(f"""
     INSERT INTO {TRANSITION}
         (task_id, at, attempt, event, from_state, to_state, due_at, detail, who, why)
     SELECT p.id, {NOW}, p.attempt, :event, coalesce(:origin, p.state), coalesce(:target, p.state),
         {due_at}, left(:detail, {LONGEST}), coalesce(nullif(:who, ''), current_user),
         nullif(:why, '')
-    FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id""")
-
-
-_LOG_ACTION = {
-    Pool.PENDING: _log_action(
-        PENDING,
-        f"""CASE WHEN p.state = '{State.PENDING}'
-        AND :target IS NULL AND NOT {is_held()} THEN p.due_at END""",
-    ),
-    Pool.ERROR: _log_action(ERROR, "NULL"),
+    FROM {table} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id""")
+    for pool, table, due_at in ((Pool.PENDING, PENDING, _DUE), (Pool.ERROR, ERROR, "NULL"))
 }
 _CREATED = text(creations(f"{PENDING} n WHERE n.id = ANY(CAST(:ids AS bigint[]))"))
 

@@ -232,7 +232,6 @@ _WAKE = text(f"""
               AND (h.fence IS NOT NULL OR q.holder_id < p.holder_id)
               AND (q.mode <> p.mode OR q.mode = '{LockMode.EXCLUSIVE}'
                 OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))""")
-_LISTEN = text(f"LISTEN {CHANNEL}")
 
 
 def notify_next(
@@ -247,7 +246,7 @@ def listen_for_wake_ups(connection: Connection) -> bool:
     """Listen on an AUTOCOMMIT connection of psycopg; False: this connection cannot listen."""
     if connection.dialect.driver != "psycopg" or is_pooled(connection):
         return False
-    connection.execute(_LISTEN)
+    connection.execute(text(f"LISTEN {CHANNEL}"))
     return True
 
 

@@ -51,7 +51,6 @@ _RUN_BY = text(f"""
     LEFT JOIN {WORKER} w
         ON w.seen_at > (SELECT max(seen_at) FROM {WORKER}) - CAST(:within AS interval)
     GROUP BY s.rank, s.held_until""")
-_LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
@@ -108,7 +107,7 @@ def run_by(connection: Connection, within: timedelta, *, now: Clock = None) -> R
 
 
 def leave(connection: Connection, owner: str) -> None:
-    connection.execute(_LEAVE, {"owner": owner})
+    connection.execute(text(f"DELETE FROM {WORKER} WHERE owner = :owner"), {"owner": owner})
 
 
 def prune(connection: Connection, older: timedelta, *, now: Clock = None) -> None:

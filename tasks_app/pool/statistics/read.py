@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import NamedTuple
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics import (
     MOST_NAMES,
@@ -178,14 +178,12 @@ _UNKEPT_LIVE = f"""
         coalesce((SELECT max(at) FROM {COUNT} WHERE span = {Grain.MINUTE:d}), '-infinity')"""
 
 
-def _sums(source: str) -> TextClause:
-    return text(f"""
+_ALL, _WITHOUT_LIVE = (
+    text(f"""
         SELECT u.name, CAST(sum(u.number) AS bigint) AS number FROM ({source}) AS u
         GROUP BY 1 ORDER BY 2 DESC, 1""")
-
-
-_ALL, _WITHOUT_LIVE = _sums(f"{_UNKEPT_DAYS} UNION ALL {_UNKEPT_LIVE}"), _sums(_UNKEPT_DAYS)
-_STANDBY = text("SELECT pg_is_in_recovery()")
+    for source in (f"{_UNKEPT_DAYS} UNION ALL {_UNKEPT_LIVE}", _UNKEPT_DAYS)
+)
 
 
 def unkept(
@@ -193,7 +191,7 @@ def unkept(
 ) -> Unkept | None:
     """Count successes without rows, of all, a name or a queue; None: all have their rows."""
     # On a standby server without the last minutes: the table of parts is unlogged.
-    standby = connection.execute(_STANDBY).scalar_one()
+    standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
     values = {"name": name, "queue": queue, "within": UNKEPT_WITHIN, "now": now}
     rows = connection.execute(_WITHOUT_LIVE if standby else _ALL, values).all()
     if not rows:

@@ -53,7 +53,6 @@ class RolledUp(NamedTuple):
     removed: int
 
 
-_NOW = text(f"SELECT {NOW}")
 _NEWS = text(f"""
     SELECT DISTINCT at FROM {COUNT_PART}
     WHERE at <= {NOW} - CAST(:settled AS interval)
@@ -114,7 +113,7 @@ def roll_up(
     connection: Connection, since: datetime | None, kept: CountRetention, *, now: Clock = None
 ) -> RolledUp:
     """Sum up what was written ``since`` the last roll-up; None: everything."""
-    began = connection.execute(_NOW, {"now": now}).scalar_one()
+    began = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()
     seen = {"settled": SETTLED_AFTER, "since": since, "open": OPEN_FOR, "now": now}
     minutes = list(connection.execute(_NEWS, seen).scalars())
     rows = 0

@@ -82,16 +82,14 @@ _FOLD = text(f"""
     WHERE (t.name, t.queue, t.outcome) = (s.name, s.queue, s.outcome) AND t.until < :until""")
 
 
-def _read(*more: str) -> str:
-    whole = " UNION ALL ".join([f"SELECT {_PLAIN}, {SUMS} FROM {TOTAL}", *more])
-    return f"""
+_TOTALS, _WITHOUT_LIVE = (
+    text(f"""
         SELECT t.id, s.* FROM (
-            SELECT {_PLAIN}, {added_up("w")} FROM ({whole}) w GROUP BY 1, 2, 3) s
-        JOIN {TOTAL} t USING ({_PLAIN}) ORDER BY t.id"""
-
-
-_TOTALS, _WITHOUT_LIVE = text(_read(_DAYS, _LIVE)), text(_read(_DAYS))
-_STANDBY = text("SELECT pg_is_in_recovery()")
+            SELECT {_PLAIN}, {added_up("w")} FROM (
+                SELECT {_PLAIN}, {SUMS} FROM {TOTAL} UNION ALL {added}) w GROUP BY 1, 2, 3) s
+        JOIN {TOTAL} t USING ({_PLAIN}) ORDER BY t.id""")
+    for added in (f"{_DAYS} UNION ALL {_LIVE}", _DAYS)
+)
 _UNTIL_NOW = text(f"""
     SELECT u.at, EXISTS (SELECT FROM {TOTAL} WHERE until < u.at) AS due FROM (SELECT greatest(
         date_trunc('day', {NOW} - CAST(:settled AS interval), 'UTC'),
@@ -112,6 +110,6 @@ def keep_totals(
 def totals(connection: Connection) -> list[Total]:
     """Return all totals, in the order in which they were first seen."""
     # On a standby server those of a minute or two ago: the table of parts is unlogged.
-    standby = connection.execute(_STANDBY).scalar_one()
+    standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
     rows = connection.execute(_WITHOUT_LIVE if standby else _TOTALS)
     return [Total(*row)._replace(outcome=CountedOutcome(row.outcome)) for row in rows]

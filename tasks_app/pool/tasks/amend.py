@@ -51,15 +51,13 @@ _SETS = {
 _LEAVE_THEIR_PLACE = {BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE}
 
 
-def _amend(action: BulkAction) -> TextClause:
-    sets, which = _SETS[action]
-    return text(f"""
+_AMEND = {
+    action: text(f"""
         UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
         RETURNING p.id, p.order_key""")
-
-
-_AMEND = {action: _amend(action) for action in _SETS}
+    for action, (sets, which) in _SETS.items()
+}
 _START = f"greatest({NOW}, CAST(:start AS timestamptz))"
 
 

@@ -170,10 +170,10 @@ def copy_of(
         moments[terms] = (now or clock, due, due)
     if all(each == clock for three in moments.values() for each in three):
         moments = dict.fromkeys(kinds, ())
-    ends = {
-        terms: _line(terms.name, *(getattr(terms, column) for column in columns), *moments[terms])
-        for terms in kinds
-    }
+    ends = {}
+    for terms in kinds:
+        shared = terms.name, *(getattr(terms, column) for column in columns), *moments[terms]
+        ends[terms] = "\t".join(map(_field, shared)) + "\n"
     keys = [key for key in KEYS if any(map(attrgetter(key), rows))]
     written = ["id", "idempotency_key", "payload", *keys, "name", *columns]
     written += ("created_at", "due_at", "scan_at") if any(moments.values()) else ()
@@ -205,10 +205,6 @@ def _uuids(number: int) -> list[str]:
         f"{digits[i : i + 12]}4{digits[i + 13 : i + 16]}a{digits[i + 17 : i + 32]}"
         for i in range(0, len(digits), 32)
     ]
-
-
-def _line(*values: object) -> str:
-    return "\t".join(map(_field, values)) + "\n"
 
 
 def _field(value: object) -> str:

@@ -42,7 +42,6 @@ _HELD = text(f"""
       AND NOT EXISTS (SELECT FROM {IMPORT} i
         WHERE k.became = k.id AND i.idempotency_key = k.key AND i.task_id = k.became)
     ORDER BY p.id""")
-_ALONE = text(f"LOCK TABLE {IMPORT} IN SHARE ROW EXCLUSIVE MODE")
 _KNOWN = text(f"""
     SELECT i.idempotency_key, i.task_id FROM {IMPORT} i
     WHERE i.idempotency_key = ANY(CAST(:keys AS uuid[]))""")
@@ -86,7 +85,7 @@ def held(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
 def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
     """Create tasks that were not imported before; return the ids of all imported ones, by key."""
     # A task whose unique_key is taken is left out. Other imports wait until the caller commits.
-    connection.execute(_ALONE)
+    connection.execute(text(f"LOCK TABLE {IMPORT} IN SHARE ROW EXCLUSIVE MODE"))
     keys = [task.idempotency_key for task in tasks]
     known = {
         row.idempotency_key: int(row.task_id) for row in connection.execute(_KNOWN, {"keys": keys})
