@@ -1,7 +1,3 @@
-"""Floor 1: every SQL statement of the project, one verb per room.
-
-A verb takes a Connection, never commits, and returns records. ``now`` is for tests; None means the
-database's clock, the only one that decides anything.
-"""
+"""Floor 1: the SQL. Each function takes a Connection, never commits, and returns records."""
 
 from __future__ import annotations

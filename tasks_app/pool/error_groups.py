@@ -1,4 +1,4 @@
-"""The error pool by fingerprint: groups, known causes, and what requeued tasks came to."""
+"""The error pool by fingerprint: groups, known causes, and results of requeued tasks."""
 
 from __future__ import annotations
 
@@ -12,41 +12,30 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.error_text import fingerprint_of, traits_of
 from tasks_app.domain.tasks.run import Cause
-from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, database_now
+from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT, PENDING, Clock, database_now
 
 HOURS = 24
-MOST_WITHOUT = 10_000
-"""Rows without a fingerprint are counted up to one more than this."""
+MOST_WITHOUT = 10_000  # rows without a fingerprint are counted up to one more than this
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """The tasks in the error pool whose errors have one fingerprint."""
-
-    fingerprint: str
-    """16 hexadecimal digits."""
+    fingerprint: str  # 16 hexadecimal digits
     number: int
-    first_at: datetime
-    """The oldest end among these tasks, or the first that was ever entered."""
+    first_at: datetime  # the oldest end among these tasks, or the first ever recorded
     last_at: datetime
     names: list[str]
     queues: list[str]
-    sample_id: int
-    """The newest of these tasks."""
-    error: str
-    """Class and message of the sample."""
-    known_by: str | None
-    """Who marked it as known; None: nobody, or the mark has ended."""
+    sample_id: int  # the newest of these tasks
+    error: str  # class and message of the sample
+    known_by: str | None  # who marked it as known; None: no mark, or it has expired
     known_until: datetime | None
     note: str | None
-    hours: list[int]
-    """How many failed in each of the last 24 hours, the newest last."""
+    hours: list[int]  # how many failed in each of the last 24 hours, the newest last
 
 
 @dataclass(frozen=True, slots=True)
 class FailedTask:
-    """A task of a group."""
-
     id: int
     name: str
     queue: str
@@ -81,8 +70,7 @@ _GROUPS = text(f"""
         FROM {ERROR} e WHERE e.fingerprint = c.fingerprint) AS w
     CROSS JOIN LATERAL (SELECT e.error FROM {ERROR} e WHERE e.id = c.sample_id) AS s
     LEFT JOIN {FINGERPRINT} f ON f.fingerprint = c.fingerprint
-    ORDER BY c.number DESC, c.last_at DESC, c.fingerprint
-""")
+    ORDER BY c.number DESC, c.last_at DESC, c.fingerprint""")
 _HOURS = text(f"""
     SELECT encode(e.fingerprint, 'hex') AS fingerprint, count(*) AS number,
         CAST(floor(EXTRACT(EPOCH FROM CAST(:now AS timestamptz) - e.finished_at) / 3600) AS integer)
@@ -92,19 +80,16 @@ _HOURS = text(f"""
             SELECT decode(t.hex, 'hex') FROM unnest(CAST(:fingerprints AS text[])) AS t(hex)))
       AND e.finished_at > CAST(:now AS timestamptz) - CAST(:span AS interval)
       AND e.finished_at <= :now
-    GROUP BY 1, 3
-""")
+    GROUP BY 1, 3""")
 _TASKS = text(f"""
     SELECT e.id, e.name, e.queue, e.biz_key, e.attempt, e.failures, e.finished_at, e.error
     FROM {ERROR} e
     WHERE e.fingerprint = decode(:fingerprint, 'hex')
       AND e.finished_at <= coalesce(CAST(:before AS timestamptz), 'infinity')
       AND (e.finished_at, e.id) < (coalesce(CAST(:before AS timestamptz), 'infinity'), :before_id)
-    ORDER BY e.fingerprint, e.finished_at DESC, e.id DESC LIMIT :most
-""")
+    ORDER BY e.fingerprint, e.finished_at DESC, e.id DESC LIMIT :most""")
 _WITHOUT = text(f"""
-    SELECT count(*) FROM (SELECT FROM {ERROR} WHERE fingerprint IS NULL LIMIT :most) AS found
-""")
+    SELECT count(*) FROM (SELECT FROM {ERROR} WHERE fingerprint IS NULL LIMIT :most) AS found""")
 
 
 def find_error_groups(
@@ -115,9 +100,9 @@ def find_error_groups(
     queue: str | None = None,
     since: datetime | None = None,
     most: int = 50,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[ErrorGroup]:
-    """Return the groups with most tasks; the numbers are of the tasks that the filters mean."""
+    """Return the groups with most tasks; the numbers count the tasks that match the filters."""
     now = now or database_now(connection)
     filters = {"fingerprint": fingerprint, "name": name, "queue": queue, "since": since}
     rows = connection.execute(_GROUPS, {**filters, "most": most, "now": now}).all()
@@ -139,7 +124,6 @@ def tasks_of(
 
 
 def without_fingerprint(connection: Connection) -> int:
-    """Count the rows that no group holds, up to ``MOST_WITHOUT`` and one more."""
     return int(connection.execute(_WITHOUT, {"most": MOST_WITHOUT + 1}).scalar_one())
 
 
@@ -151,20 +135,17 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
     return found
 
 
-MOST_LOOKED_AT = 100
-"""Of the tasks of a new cause, for its names and queues."""
+MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
 
 
 class Sighting(NamedTuple):
-    """A cause that was seen for the first time, and the tasks that failed by it."""
-
     fingerprint: str
     kind: str
     names: list[str]
     queues: list[str]
 
 
-# One probe for each cause: watchers ask every few seconds, of an error pool of any size.
+# One probe for each cause: this runs every few seconds, with an error pool of any size.
 _CAUSES = f"""
     WITH RECURSIVE cause AS (
         (SELECT e.fingerprint FROM {ERROR} e
@@ -190,15 +171,13 @@ _NEW = {
         ORDER BY e.fingerprint, e.finished_at DESC LIMIT 1) AS e
     LEFT JOIN LATERAL (
         SELECT a.kind, a.message, a.traceback FROM {ATTEMPT} a
-        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
-    """)
+        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true""")
     for one in (True, False)
 }
 _ENTER = text(f"""
     INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
-    ON CONFLICT DO NOTHING
-""")
+    ON CONFLICT DO NOTHING""")
 _LATE = text(f"""
     SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
     CROSS JOIN LATERAL (
@@ -208,45 +187,33 @@ _LATE = text(f"""
               ORDER BY fingerprint, finished_at DESC LIMIT {MOST_LOOKED_AT}) AS e) AS w
     WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
       AND f.first_at > statement_timestamp() - CAST(:within AS interval)
-    ORDER BY f.first_at, 1
-""")
+    ORDER BY f.first_at, 1""")
 _MARK = text(f"""
     UPDATE {FINGERPRINT} SET known_by = :by, known_until = :until, note = :note
-    WHERE fingerprint = decode(:hex, 'hex')
-""")
+    WHERE fingerprint = decode(:hex, 'hex')""")
 _UNMARK = text(f"""
     UPDATE {FINGERPRINT} SET known_by = NULL, known_until = NULL, note = NULL
-    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL
-""")
+    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL""")
 
 
 def record_new_causes(
     connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
 ) -> list[str]:
-    """Enter what failed for the first time, with its traits; return the fingerprints."""
-    named = {} if fingerprint is None else {"fingerprint": fingerprint}
-    statement = _NEW[fingerprint is not None]
-    rows = connection.execute(statement, {**named, "most": most}).all()
+    """Record causes that failed for the first time, with their traits; return the fingerprints."""
+    values = {"most": most} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+    rows = connection.execute(_NEW[fingerprint is not None], values).all()
     for row in rows:
         kind, _, message = (row.error or "").partition(": ")
         traits = traits_of(Cause(row.kind or kind, row.message or message, row.traceback))
-        connection.execute(
-            _ENTER,
-            {
-                "hex": row.hex,
-                "kind": traits.kind,
-                "message": traits.message,
-                "frames": list(traits.frames),
-                "first_at": row.first_at,
-            },
-        )
+        entry = {"kind": traits.kind, "message": traits.message, "frames": list(traits.frames)}
+        connection.execute(_ENTER, {"hex": row.hex, "first_at": row.first_at, **entry})
     return [row.hex for row in rows]
 
 
 def seen_within(
     connection: Connection, fingerprints: list[str], within: timedelta
 ) -> list[Sighting]:
-    """Return those whose first sighting is no older, the oldest first."""
+    """Return those that were first seen within this time, oldest first."""
     values = {"fingerprints": fingerprints, "within": within}
     return [Sighting(*row) for row in connection.execute(_LATE, values)]
 
@@ -254,18 +221,16 @@ def seen_within(
 def mark_cause(
     connection: Connection, fingerprint: str, by: str, until: datetime | None, note: str
 ) -> bool:
-    """Mark a cause as known. False: no task failed by it."""
     record_new_causes(connection, fingerprint)
     values = {"hex": fingerprint, "by": by, "until": until, "note": note or None}
     return connection.execute(_MARK, values).rowcount > 0
 
 
 def unmark_cause(connection: Connection, fingerprint: str) -> bool:
-    """Take the mark back. False: there was none."""
     return connection.execute(_UNMARK, {"hex": fingerprint}).rowcount > 0
 
 
-_LOOK = text(f"""
+_COUNT_REQUEUED = text(f"""
     SELECT count(*) FILTER (WHERE t.again) AS again,
         count(*) FILTER (WHERE t.going AND NOT t.again) AS going
     FROM (
@@ -273,26 +238,19 @@ _LOOK = text(f"""
                 SELECT FROM {ATTEMPT} a WHERE a.task_id = i.id AND a.ended_at >= :since
                   AND a.fingerprint = decode(:fingerprint, 'hex')) AS again,
             EXISTS (SELECT FROM {PENDING} p WHERE p.id = i.id) AS going
-        FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t
-""")
+        FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t""")
 
 
 class Since(NamedTuple):
-    """How many of the tasks are where."""
-
-    again: int
-    """An attempt failed for the same cause, be it that a retry follows."""
-    going: int
-    """They wait or run, and have not failed for it."""
+    again: int  # an attempt failed for the same cause, even if a retry follows
+    going: int  # they wait or run, and have not failed for it
 
 
 def count_requeued(
     connection: Connection, fingerprint: str, ids: Sequence[int], since: datetime
 ) -> Since:
-    """Return what became of these tasks; changes nothing."""
     values = {"fingerprint": fingerprint, "ids": list(ids), "since": since}
-    row = connection.execute(_LOOK, values).one()
-    return Since(row.again, row.going)
+    return Since(*connection.execute(_COUNT_REQUEUED, values).one())
 
 
 _FIND = text(f"""
@@ -301,25 +259,27 @@ _FIND = text(f"""
         SELECT a.attempt, a.kind, a.message, a.traceback FROM {ATTEMPT} a
         WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
     WHERE e.fingerprint IS NULL
-    ORDER BY e.finished_at DESC LIMIT :most FOR NO KEY UPDATE OF e SKIP LOCKED
-""")
+    ORDER BY e.finished_at DESC LIMIT :most FOR NO KEY UPDATE OF e SKIP LOCKED""")
 _GIVEN = """
     unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:fingerprints AS text[]))
         AS g(id, attempt, hex)
 """
 _ERRORS = text(f"""
-    UPDATE {ERROR} e SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN} WHERE e.id = g.id
-""")
+    UPDATE {ERROR} e SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN} WHERE e.id = g.id""")
 _ATTEMPTS = text(f"""
     UPDATE {ATTEMPT} a SET fingerprint = decode(g.hex, 'hex') FROM {_GIVEN}
-    WHERE a.task_id = g.id AND a.attempt = g.attempt AND a.fingerprint IS NULL
-""")
+    WHERE a.task_id = g.id AND a.attempt = g.attempt AND a.fingerprint IS NULL""")
 
 
 def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:
-    """Give up to ``most`` rows of the error pool their fingerprints; return how many got one."""
+    """Add fingerprints to up to ``most`` rows of the error pool; return how many."""
     rows = connection.execute(_FIND, {"most": most}).all()
-    causes = [_cause(row.error or "", row) for row in rows]
+    causes = []
+    for row in rows:
+        kind, _, message = (row.error or "").partition(": ")  # if its history was pruned
+        if row.kind is not None:
+            kind, message = row.kind, row.message or ""
+        causes.append(Cause(kind, message, row.traceback))
     values = {
         "ids": [row.id for row in rows],
         "attempts": [row.attempt for row in rows],
@@ -329,11 +289,3 @@ def add_missing_fingerprints(connection: Connection, most: int = 1_000) -> int:
         connection.execute(_ERRORS, values)
         connection.execute(_ATTEMPTS, values)
     return len(rows)
-
-
-def _cause(error: str, row: object) -> Cause:
-    kind = getattr(row, "kind", None)
-    if kind is None:  # its history was pruned
-        kind, _, message = error.partition(": ")
-        return Cause(kind, message)
-    return Cause(kind, getattr(row, "message", None) or "", getattr(row, "traceback", None))

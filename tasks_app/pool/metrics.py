@@ -1,9 +1,9 @@
-"""What one scrape of the metrics asks of the database, each answer bounded. Reads only."""
+"""The figures of one scrape of the metrics, each by a bounded read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
@@ -26,16 +26,15 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     TRANSITION,
     WORKER,
+    Clock,
     table,
 )
 
-MOST_COUNTED = 100_000
-"""Tasks of one queue: about 15 ms in the scan's index."""
-MOST_LOOKED_AT = 100
-"""Due rows of one priority whose ages are looked at, in the order of the scan."""
+MOST_COUNTED = 100_000  # tasks of one queue: about 15 ms in the scan's index
+MOST_LOOKED_AT = 100  # due rows of one priority whose ages are looked at, in the order of the scan
 MOST_PARKED = MOST_FAILED = 20_000
 _FIRST = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
-# The columns of both counts stand in the index of the scan: the rows themselves are not read.
+# Both counts need only columns of the scan's index.
 _WAITING = text(f"""
     WITH RECURSIVE q AS (
         {_FIRST}
@@ -56,8 +55,7 @@ _WAITING = text(f"""
             WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
               AND p.scan_at <= {NOW}
             ORDER BY p.scan_at LIMIT :first) AS d) AS o
-    WHERE q.queue IS NOT NULL
-""")
+    WHERE q.queue IS NOT NULL""")
 _PARKED = text(f"""
     SELECT queue, parked_kind, count(*) AS number,
         count(*) FILTER (WHERE scan_at > {NOW}) AS aside,
@@ -65,21 +63,18 @@ _PARKED = text(f"""
     FROM (SELECT queue, parked_kind, scan_at, due_at FROM {PENDING}
           WHERE state = '{State.PENDING}' AND parked_kind IS NOT NULL AND due_at <= {NOW}
           LIMIT :most) AS p
-    GROUP BY queue, parked_kind
-""")
+    GROUP BY queue, parked_kind""")
 _RUNNING = text(f"""
     SELECT queue, count(*) AS number,
         extract(epoch FROM {NOW} - min(started_at)) AS longest,
         count(*) FILTER (WHERE lease_until < {NOW}) AS overdue,
         extract(epoch FROM greatest({NOW} - min(lease_until), interval '0')) AS overdue_for
-    FROM {PENDING} WHERE state = '{State.RUNNING}' GROUP BY queue
-""")
+    FROM {PENDING} WHERE state = '{State.RUNNING}' GROUP BY queue""")
 _FAILED = text(f"""
     SELECT queue, count(*) AS number,
         count(*) FILTER (WHERE finished_at > {NOW} - CAST(:lately AS interval)) AS lately
     FROM (SELECT queue, finished_at FROM {ERROR} ORDER BY finished_at DESC LIMIT :most) AS e
-    GROUP BY queue
-""")
+    GROUP BY queue""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +83,21 @@ class QueueBacklog:
 
     queue: str
     pending: int
-    due: int
-    """The scan may take them now; parked ones are counted by :func:`parked`."""
+    due: int  # for the scan; :func:`parked_tasks` counts the parked ones
     oldest: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Due tasks of a queue that are left alone for one kind of reason."""
-
     queue: str
     kind: str
     number: int
-    aside: int
-    """Of these, how many the scan passes over just now: :class:`Waiting` has them not as due."""
+    aside: int  # of these, how many the scan skips now: not in QueueBacklog.due
     oldest: float
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """RUNNING tasks of a queue, and how long the oldest lease has been over."""
-
     queue: str
     number: int
     longest: float | None
@@ -118,36 +107,30 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Tasks of a queue in the error pool."""
-
     queue: str
     number: int
     lately: int
 
 
-def waiting_tasks(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
+def waiting_tasks(connection: Connection, *, now: Clock = None) -> list[QueueBacklog]:
     values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
     return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
 
 
-def parked_tasks(connection: Connection, *, now: datetime | None = None) -> list[Parked]:
-    values = {"now": now, "most": MOST_PARKED}
-    return [Parked(*row) for row in connection.execute(_PARKED, values)]
+def parked_tasks(connection: Connection, *, now: Clock = None) -> list[Parked]:
+    return [Parked(*row) for row in connection.execute(_PARKED, {"now": now, "most": MOST_PARKED})]
 
 
-def running_tasks(connection: Connection, *, now: datetime | None = None) -> list[Running]:
+def running_tasks(connection: Connection, *, now: Clock = None) -> list[Running]:
     return [Running(*row) for row in connection.execute(_RUNNING, {"now": now})]
 
 
-def failed_tasks(
-    connection: Connection, lately: timedelta, *, now: datetime | None = None
-) -> list[Failed]:
+def failed_tasks(connection: Connection, lately: timedelta, *, now: Clock = None) -> list[Failed]:
     values = {"now": now, "most": MOST_FAILED, "lately": lately}
     return [Failed(*row) for row in connection.execute(_FAILED, values)]
 
 
-MOST_NAMED = 100
-"""Limits that are shown, by name: operators make them, so there may be many."""
+MOST_NAMED = 100  # limits that are shown
 _LIMITS = text(f"""
     WITH running AS MATERIALIZED (
         SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
@@ -162,8 +145,7 @@ _LIMITS = text(f"""
             SELECT count(*) AS number FROM keyed r WHERE r.key = l.target
                 OR l.target LIKE '%*' AND starts_with(r.key, rtrim(l.target, '*'))
             GROUP BY r.key) AS k) END AS running
-    FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most
-""")
+    FROM {LIMIT} l WHERE l.most IS NOT NULL ORDER BY l.kind, l.target LIMIT :most""")
 _SCHEDULES = text(f"""
     SELECT count(*) FILTER (WHERE enabled AND remark IS NULL) AS enabled,
         count(*) FILTER (WHERE NOT enabled) AS disabled,
@@ -172,8 +154,7 @@ _SCHEDULES = text(f"""
             AS missed,
         coalesce(extract(epoch FROM max({NOW} - next_run_at) FILTER (
             WHERE enabled AND next_run_at < {NOW})), 0) AS late
-    FROM {SCHEDULE}
-""")
+    FROM {SCHEDULE}""")
 _WORKERS = text(f"""
     SELECT count(*) FILTER (WHERE live AND queues <> '{{}}') AS live,
         count(*) FILTER (WHERE live AND queues = '{{}}') AS stopping,
@@ -181,44 +162,36 @@ _WORKERS = text(f"""
         coalesce(sum(threads) FILTER (WHERE live AND queues <> '{{}}'), 0) AS threads,
         coalesce(extract(epoch FROM max(silence)), 0) AS silence
     FROM (SELECT queues, threads, {NOW} - seen_at AS silence,
-              seen_at > {NOW} - CAST(:within AS interval) AS live FROM {WORKER}) AS w
-""")
+              seen_at > {NOW} - CAST(:within AS interval) AS live FROM {WORKER}) AS w""")
 _SERVED = text(f"""
     SELECT q.queue, count(*) AS number FROM {WORKER} w CROSS JOIN unnest(w.queues) AS q(queue)
-    WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue
-""")
+    WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue""")
 
 
 @dataclass(frozen=True, slots=True)
 class LimitInUse:
-    """A limit, and how many tasks run under it: of a key's, under the fullest one."""
-
     kind: str
     target: str
     most: int
-    running: int
+    running: int  # of a prefix of keys, for the fullest key
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """How many there are of each kind; seconds by which the latest is late."""
-
     enabled: int
     disabled: int
     broken: int
     missed: int
-    late: float
+    late: float  # the most, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """Children by state, and the longest silence of one."""
-
     live: int
     stopping: int
     silent: int
     threads: int
-    silence: float
+    silence: float  # the longest of one, in seconds
 
 
 def limits_in_use(connection: Connection) -> list[LimitInUse]:
@@ -226,23 +199,19 @@ def limits_in_use(connection: Connection) -> list[LimitInUse]:
 
 
 def count_schedules(
-    connection: Connection, patience: timedelta, *, now: datetime | None = None
+    connection: Connection, patience: timedelta, *, now: Clock = None
 ) -> ScheduleCounts:
-    values = {"now": now, "patience": patience}
-    return ScheduleCounts(*connection.execute(_SCHEDULES, values).one())
+    return ScheduleCounts(*connection.execute(_SCHEDULES, {"now": now, "patience": patience}).one())
 
 
-def count_workers(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
-) -> WorkerCounts:
-    """Count children; who was not heard of for longer than ``within`` is silent."""
+def count_workers(connection: Connection, within: timedelta, *, now: Clock = None) -> WorkerCounts:
+    """Count children; one whose last heartbeat is older than ``within`` is silent."""
     return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
 
 
 def workers_by_queue(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
+    connection: Connection, within: timedelta, *, now: Clock = None
 ) -> dict[str, int]:
-    """Return by how many living children each queue is served."""
     values = {"now": now, "within": within}
     return {row.queue: row.number for row in connection.execute(_SERVED, values)}
 
@@ -254,7 +223,7 @@ GROWING = tuple(
         *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
     )
 )
-"""Tables that grow with the number of tasks; each size costs the server a few calls on files."""
+"""Tables that grow with the number of tasks; a size costs the server a few calls on files."""
 # A partitioned table has no file of its own: its partitions are counted for it.
 _SIZES = text("""
     SELECT t.name, sum(pg_table_size(c.oid)) AS table_bytes, sum(pg_indexes_size(c.oid)) AS indexes,
@@ -267,34 +236,31 @@ _SIZES = text("""
     ) AS every(oid)
     JOIN pg_class c ON c.oid = every.oid
     WHERE home.oid = CAST(:pending AS regclass)
-    GROUP BY t.name ORDER BY t.name
-""")
+    GROUP BY t.name ORDER BY t.name""")
 _SNAPSHOT = text("""
     SELECT coalesce(max(age(x.held)), 0) FROM (
         SELECT backend_xmin AS held FROM pg_stat_activity WHERE pid <> pg_backend_pid()
         UNION ALL SELECT transaction FROM pg_prepared_xacts
-        UNION ALL SELECT xmin FROM pg_replication_slots) AS x
-""")
-# Counted from today on: a gap ends it, though there may be partitions behind.
+        UNION ALL SELECT xmin FROM pg_replication_slots) AS x""")
+# Counted from today to the first gap.
 _HORIZON = text(f"""
     WITH today AS (SELECT ({NOW} AT TIME ZONE 'UTC')::date AS day)
     SELECT min(n) - 1 FROM today CROSS JOIN generate_series(0, :most) AS n
     WHERE 'task_completed_p' || to_char(day + n, 'YYYYMMDD') <> ALL (
         ARRAY(SELECT CAST(c.relname AS text) FROM pg_inherits i
               JOIN pg_class c ON c.oid = i.inhrelid
-              WHERE i.inhparent = CAST(:parent AS regclass)))
-""")
+              WHERE i.inhparent = CAST(:parent AS regclass)))""")
 FARTHEST = 366
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A table with all its partitions; rows are the server's estimate."""
+    """A table with all its partitions."""
 
     table: str
     table_bytes: int
     index_bytes: int
-    rows: float
+    rows: float  # the server's estimate
     dead: int
 
 
@@ -304,24 +270,22 @@ def table_sizes(connection: Connection) -> list[Size]:
 
 
 def snapshot_age(connection: Connection) -> int:
-    """Return how many transactions ago the oldest snapshot that somebody holds was taken."""
+    """Return the age of the oldest snapshot in use, in transactions."""
     return int(connection.execute(_SNAPSHOT).scalar_one())
 
 
-def days_partitioned_ahead(connection: Connection, *, now: datetime | None = None) -> int:
-    """Return for how many days after today there are partitions; -1: not even for today."""
+def days_partitioned_ahead(connection: Connection, *, now: Clock = None) -> int:
+    """Return for how many days after today there are partitions; -1: none for today."""
     values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
     found = connection.execute(_HORIZON, values).scalar()
     return FARTHEST if found is None else int(found)
 
 
-# A role that may not see the sequence gets null.
 _CREATED = text("""
     SELECT CASE WHEN has_sequence_privilege(CAST(CAST(:name AS regclass) AS oid), 'SELECT, USAGE')
-        THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END
-""")
+        THEN coalesce(pg_sequence_last_value(CAST(:name AS regclass)), 0) END""")
 
 
 def ids_given(connection: Connection) -> int | None:
-    """Return how many; None: this role may not know. It only grows."""
+    """Return how many task ids were ever given; None: this role may not read the sequence."""
     return connection.execute(_CREATED, {"name": table("task_pending_id_seq")}).scalar_one()  # type: ignore[no-any-return]

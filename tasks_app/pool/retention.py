@@ -1,4 +1,4 @@
-"""Old rows are deleted, and the completed pool's daily partitions are made and dropped."""
+"""Retention: deletes old rows; creates and drops the completed pool's daily partitions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ from tasks_app.pool.tables import (
     LOG_LINES,
     NOW,
     TRANSITION,
+    Clock,
     table,
 )
 
-LOOKED_AT = 5_000
-"""Rows per statement: some ten milliseconds."""
+LOOKED_AT = 5_000  # rows per statement: some ten milliseconds
 DEFAULT = table("task_completed_default")
 
 
 def too_old(at: str, name: str) -> str:
-    """Return the condition that what ended ``at`` is older than its ``name`` may be; see ages()."""
+    """Return the condition that ``at`` is longer ago than ``name`` is kept; values: ages()."""
     return f"""
     {at} < {NOW} - CASE WHEN {name} = ANY(CAST(:names AS text[]))
         THEN (CAST(:ages AS interval[]))[array_position(CAST(:names AS text[]), {name})]
         ELSE CAST(:age AS interval) END
 """
+
+
+def ages(keep: Keep) -> dict[str, Any]:
+    return {"names": list(keep.names), "ages": list(keep.names.values()), "age": keep.age}
 
 
 _OLD = too_old("t.finished_at", "t.name")
@@ -43,12 +47,15 @@ _OLD = too_old("t.finished_at", "t.name")
 def thin_partition(
     connection: Connection, partition: DayPartition, mark: Mark, *, most: int = LOOKED_AT
 ) -> tuple[Mark, int]:
-    """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays.
-
-    Return the mark to go on with, written down already, and how many rows went.
-    """
+    """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays."""
+    # Return the next mark, which is saved already, and how many rows were deleted.
+    page = text(f"""
+    SELECT count(*) AS seen, max(id) AS after,
+        array_agg(id) FILTER (WHERE name = ANY(CAST(:names AS text[]))) AS ids
+    FROM (SELECT c.id, c.name FROM {table(partition.name)} c
+          WHERE c.id > :after ORDER BY c.id LIMIT :most) AS looked""")
     values = {"after": mark.after, "most": most, "names": list(mark.names)}
-    step = connection.execute(_looked_through(partition), values).one()
+    step = connection.execute(page, values).one()
     gone = _delete(connection, table(partition.name), step.ids)
     if step.seen < most:
         mark = Mark(done=tuple(sorted({*mark.done, *mark.names})))
@@ -58,70 +65,7 @@ def thin_partition(
     return mark, gone
 
 
-Place = tuple[datetime, int]
-"""Where a pass over rows by their age has come to."""
-
-
-def delete_old(
-    connection: Connection,
-    pool: str,
-    keep: Keep,
-    after: Place | None = None,
-    *,
-    most: int = LOOKED_AT,
-    now: datetime | None = None,
-) -> tuple[Place | None, int]:
-    """Delete what is too old among the next rows of the error pool, or of the default partition.
-
-    Return the place to go on after, None when that was all, and how many rows went. Rows that
-    somebody holds, to requeue them perhaps, are left for the next pass.
-    """
-    if keep.shortest is None:
-        return None, 0
-    values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
-    at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
-    step = connection.execute(_OLD_OF[pool], {**values, "after_at": at, "after_id": task_id}).one()
-    gone = _delete(connection, pool, step.ids, "SKIP LOCKED")  # the next pass comes to these
-    return (None if step.seen < most else (step.at, step.after)), gone
-
-
-def lift_statement_timeout(connection: Connection) -> None:
-    """Let the counts of this transaction take as long as they do."""
-    connection.execute(text("SET LOCAL statement_timeout = 0"))
-
-
-def count_day(connection: Connection, partition: DayPartition, name: str = "") -> tuple[int, int]:
-    """Return rows and bytes of a day, or of one name in it. Reads all of them."""
-    row = connection.execute(
-        text(f"""
-            SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {table(partition.name)} t
-            WHERE :name IN ('', t.name)
-        """),
-        {"name": name},
-    ).one()
-    return row.n, row.b or 0
-
-
-def count_old(
-    connection: Connection, pool: str, keep: Keep, *, now: datetime | None = None
-) -> tuple[int, int]:
-    """Return rows and bytes of the error pool, or the default partition, that are too old."""
-    if keep.shortest is None:
-        return 0, 0
-    row = connection.execute(
-        text(f"SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {pool} t WHERE {_OLD}"),
-        {**ages(keep), "now": now},
-    ).one()
-    return row.n, row.b or 0
-
-
-def _looked_through(partition: DayPartition) -> TextClause:
-    return text(f"""
-    SELECT count(*) AS seen, max(id) AS after,
-        array_agg(id) FILTER (WHERE name = ANY(CAST(:names AS text[]))) AS ids
-    FROM (SELECT c.id, c.name FROM {table(partition.name)} c
-          WHERE c.id > :after ORDER BY c.id LIMIT :most) AS looked
-    """)
+Place = tuple[datetime, int]  # finished_at and id of the last row that a pass by age has read
 
 
 def _by_age(pool: str) -> TextClause:
@@ -132,15 +76,59 @@ def _by_age(pool: str) -> TextClause:
     FROM (SELECT t.id, t.finished_at, coalesce({_OLD}, false) AS old FROM {pool} t
           WHERE (t.finished_at, t.id) > (:after_at, :after_id)
             AND t.finished_at < {NOW} - CAST(:shortest AS interval)
-          ORDER BY t.finished_at, t.id LIMIT :most) AS looked
-    """)
+          ORDER BY t.finished_at, t.id LIMIT :most) AS looked""")
 
 
 _OLD_OF = {pool: _by_age(pool) for pool in (ERROR, DEFAULT)}
 
 
+def delete_old(
+    connection: Connection,
+    pool: str,
+    keep: Keep,
+    after: Place | None = None,
+    *,
+    most: int = LOOKED_AT,
+    now: Clock = None,
+) -> tuple[Place | None, int]:
+    """Delete old rows among the next ones of the error pool, or of the default partition."""
+    # Return the place to go on after, None at the end, and how many rows were deleted. Locked
+    # rows, perhaps to be requeued, are left for the next pass.
+    if keep.shortest is None:
+        return None, 0
+    values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
+    at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
+    step = connection.execute(_OLD_OF[pool], {**values, "after_at": at, "after_id": task_id}).one()
+    gone = _delete(connection, pool, step.ids, "SKIP LOCKED")
+    return (None if step.seen < most else (step.at, step.after)), gone
+
+
+def lift_statement_timeout(connection: Connection) -> None:
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
+def count_day(connection: Connection, partition: DayPartition, name: str = "") -> tuple[int, int]:
+    """Return rows and bytes of a day, or of one name in it. Reads all of them."""
+    return _count(connection, table(partition.name), ":name IN ('', t.name)", {"name": name})
+
+
+def count_old(
+    connection: Connection, pool: str, keep: Keep, *, now: Clock = None
+) -> tuple[int, int]:
+    """Return rows and bytes of the error pool, or the default partition, that are too old."""
+    if keep.shortest is None:
+        return 0, 0
+    return _count(connection, pool, _OLD, {**ages(keep), "now": now})
+
+
+def _count(connection: Connection, of: str, which: str, values: dict[str, Any]) -> tuple[int, int]:
+    counted = f"SELECT count(*), coalesce(sum(pg_column_size(t)), 0) FROM {of} t WHERE {which}"
+    rows, size = connection.execute(text(counted), values).one()
+    return rows, size
+
+
 def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked: str = "") -> int:
-    """Delete rows, and what is kept of them; say how many. ``locked``: how to take held ones."""
+    """Delete rows with their history, log lines and values; ``locked``: SKIP LOCKED, or wait."""
     statement = text(f"""
     WITH held AS MATERIALIZED (
         SELECT t.id FROM {pool} t WHERE t.id = ANY(CAST(:ids AS bigint[]))
@@ -149,8 +137,7 @@ def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
     large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
-    SELECT count(*) FROM gone
-    """)
+    SELECT count(*) FROM gone""")
 
     def delete(some: Sequence[int]) -> int:
         return int(connection.execute(statement, {"ids": list(some)}).scalar_one())
@@ -158,23 +145,18 @@ def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked
     return sum(row_by_row(connection, ids or (), delete, f"pruning of {pool}"))
 
 
-def ages(keep: Keep) -> dict[str, Any]:
-    """Return the parameters of that condition."""
-    return {"names": list(keep.names), "ages": list(keep.names.values()), "age": keep.age}
-
-
 LOCK_WAIT = "100ms"
-"""DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
-CONCURRENTLY would not, but is refused where there is a default partition."""
+"""DETACH locks the whole table: while it waits for transactions there, settles wait for it.
+CONCURRENTLY would not, but is refused if there is a default partition."""
 
 
 def detach_partition(
     connection: Connection, partition: DayPartition, *, lock_wait: str = LOCK_WAIT
 ) -> None:
-    """Take a day out of the pool, in a transaction of its own.
+    """Detach a day from the pool, in its own transaction.
 
-    Readers of the old day itself are waited for first: nobody settles into it. While the parent is
-    waited for, and for the moment of the change, all others wait behind.
+    This waits first for readers of the old day, into which no task is settled. While it waits for
+    the parent, and during the change, all others wait behind it.
 
     Raises:
         sqlalchemy.exc.OperationalError: the table is in use. Try again later.
@@ -189,10 +171,8 @@ def detach_partition(
 def forget_history(
     connection: Connection, partition: DayPartition, after: int, *, most: int = LOOKED_AT
 ) -> int | None:
-    """Delete what is kept beside ``most`` tasks of a detached day; None: that was all.
-
-    Else the id to go on after.
-    """
+    """Delete history, log lines and values of the next ``most`` tasks of a detached day."""
+    # Return the id to go on after; None at the end.
     step = connection.execute(text(history_of(partition)), {"after": after, "most": most}).one()
     if step.seen < most:
         return None
@@ -222,15 +202,14 @@ def history_of(partition: DayPartition) -> str:
 _OLD_LINES = text(f"""
     WITH looked AS MATERIALIZED (SELECT id, at FROM {TRANSITION} ORDER BY id LIMIT :most)
     DELETE FROM {TRANSITION} t
-    WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE at < {NOW} - CAST(:age AS interval)))
-""")
-"""Ids rise with time, nearly: a pass looks no further than where nothing is old any more."""
+    WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE at < {NOW} - CAST(:age AS interval)))""")
+"""Ids rise with time, nearly: a pass ends at the first page without old lines."""
 
 
 def delete_old_lines(
-    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: datetime | None = None
+    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: Clock = None
 ) -> tuple[int, bool]:
-    """Delete the oldest lines; return how many went, and whether there may be more."""
+    """Delete old lines of the log of transitions; return how many, and whether more may follow."""
     gone = connection.execute(_OLD_LINES, {"age": age, "most": most, "now": now}).rowcount
     return gone, gone == most
 
@@ -239,12 +218,11 @@ DAYS_AHEAD = 14
 _TODAY = text(f"SELECT ({NOW} AT TIME ZONE 'UTC')::date")
 _EXISTING = text("""
     SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = CAST(:parent AS regclass)
-""")
+    WHERE i.inhparent = CAST(:parent AS regclass)""")
 _STRAYS = text(f"SELECT count(*) FROM (SELECT FROM {table('task_completed_default')} LIMIT 1) s")
 
 
-def missing_partitions(connection: Connection, *, now: datetime | None = None) -> list[datetime]:
+def missing_partitions(connection: Connection, *, now: Clock = None) -> list[datetime]:
     """Return the days, as UTC midnights, from today to 14 days ahead that have no partition."""
     today = connection.execute(_TODAY, {"now": now}).scalar_one()
     midnight = datetime(today.year, today.month, today.day, tzinfo=UTC)
@@ -254,14 +232,14 @@ def missing_partitions(connection: Connection, *, now: datetime | None = None) -
 
 
 def add_partition(connection: Connection, day: datetime) -> None:
-    """Make the partition of one day, in a transaction of its own.
+    """Create the partition of one day, in its own transaction.
 
-    ATTACH waits for settles that are open, and settles behind it wait too: hence the short
+    ATTACH waits for open settles, and later settles wait behind it: hence the short
     ``lock_timeout``. Try again at the next tick.
 
     Raises:
-        sqlalchemy.exc.OperationalError: settles are open just now.
-        sqlalchemy.exc.IntegrityError: the default partition holds rows of that day already.
+        sqlalchemy.exc.OperationalError: settles are open.
+        sqlalchemy.exc.IntegrityError: the default partition holds rows of that day.
     """
     partition = table(_name(day))
     until = day + timedelta(days=1)
@@ -276,7 +254,7 @@ def add_partition(connection: Connection, day: datetime) -> None:
 
 
 def has_strays(connection: Connection) -> bool:
-    """Tell whether the default partition, which should stay empty, holds rows."""
+    """Whether the default partition, which should stay empty, holds rows."""
     return bool(connection.execute(_STRAYS).scalar())
 
 
@@ -284,27 +262,18 @@ def _name(day: datetime) -> str:
     return f"task_completed_p{day:%Y%m%d}"
 
 
-_DAY = timedelta(days=1)
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """How far pruning has come with a partition."""
 
-    detached: bool = False
-    """It is to be dropped. Tables that somebody else detached are left alone."""
-    after: int = 0
-    """The last id that was looked at."""
-    names: tuple[str, ...] = ()
-    """What is being removed from it."""
-    done: tuple[str, ...] = ()
-    """What was removed from all of it."""
+    detached: bool = False  # by us, to be dropped
+    after: int = 0  # the last id that was read
+    names: tuple[str, ...] = ()  # being removed
+    done: tuple[str, ...] = ()  # removed from all of it
 
 
 @dataclass(frozen=True, slots=True)
 class DayPartition:
-    """One day of the completed pool."""
-
     name: str
     day: datetime
     bytes: int
@@ -313,13 +282,12 @@ class DayPartition:
 
     @property
     def until(self) -> datetime:
-        return self.day + _DAY
+        return self.day + timedelta(days=1)
 
 
 _OWNS = text("""
     SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
-    WHERE c.oid = CAST(:parent AS regclass)
-""")
+    WHERE c.oid = CAST(:parent AS regclass)""")
 _PARTITIONS = text(f"""
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes,
         i.inhrelid IS NOT NULL AS attached,
@@ -328,19 +296,16 @@ _PARTITIONS = text(f"""
     LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = CAST(:parent AS regclass)
     WHERE c.relkind = 'r' AND c.relname ~ '^task_completed_p[0-9]{{8}}$'
       AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = CAST(:parent AS regclass))
-    ORDER BY c.relname
-""")
+    ORDER BY c.relname""")
 
 
 def owns_partitions(connection: Connection) -> bool:
-    """Tell whether this role may detach and drop partitions, which are their owner's."""
+    """Whether this role may detach and drop partitions, as only their owner may."""
     return bool(connection.execute(_OWNS, {"parent": COMPLETED}).scalar())
 
 
-def partitions(
-    connection: Connection, *, now: datetime | None = None
-) -> tuple[list[DayPartition], datetime]:
-    """Return all days, and those detached by us and not yet dropped; and the database's time."""
+def partitions(connection: Connection, *, now: Clock = None) -> tuple[list[DayPartition], datetime]:
+    """Return all days, also those we detached and did not yet drop, and the database's time."""
     found = []
     at = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()
     for row in connection.execute(_PARTITIONS, {"parent": COMPLETED, "now": now}):
@@ -352,7 +317,7 @@ def partitions(
 
 
 def save_mark(connection: Connection, partition: DayPartition, mark: Mark) -> None:
-    """Write how far pruning has come, for the next leader."""
+    """Save the mark for the next leader, as the table's comment."""
     said = json.dumps({"tasks_app": {name: getattr(mark, name) for name in Mark.__slots__}})
     quoted = said.replace("'", "''")
     connection.exec_driver_sql(f"COMMENT ON TABLE {table(partition.name)} IS '{quoted}'")
@@ -369,7 +334,7 @@ def _mark(comment: str | None) -> Mark:
 def due_names(
     partition: DayPartition, early: Mapping[str, timedelta], now: datetime
 ) -> tuple[str, ...]:
-    """Return the names that are too old in all of this day, and not yet removed from it."""
+    """Return the names that are too old in all of this day, and still in it."""
     return tuple(
         sorted(
             name

@@ -1,4 +1,4 @@
-"""Schedules: how they are changed, which are due, and what became of their fire times."""
+"""Schedules: their rows, which are due, and the outcomes of their fire times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.schedules.days_off import kept_in
 from tasks_app.domain.schedules.misfire import Fired, first_at
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
-from tasks_app.pool.tables import CALENDAR, FIRE, NOW, PENDING, SCHEDULE
+from tasks_app.pool.tables import CALENDAR, FIRE, NOW, PENDING, SCHEDULE, Clock
 
 _KINDS = {
     "payload": "jsonb",
@@ -26,7 +26,7 @@ _KINDS = {
     "ends_at": "timestamptz",
 }
 _TIMED = frozenset({"kind", "expression", "zone", "starts_at", "ends_at", "enabled"})
-"""What changes when it fires next."""
+"""Columns on which the next fire time depends."""
 
 
 def _value(column: str) -> str:
@@ -46,36 +46,29 @@ COLUMNS = (
     + f"""
     , (SELECT c.days FROM {CALENDAR} c WHERE c.name = s.options ->> 'calendar') AS holidays"""
 )
-"""What a record is made of: JSON as text, so that one unreadable row breaks no other."""
+"""The columns of a record: JSON as text, so that one unreadable row breaks no other."""
 _ADD = text(f"""
     INSERT INTO {SCHEDULE} AS s (name, {", ".join(PLANNED)}, declared, declared_in,
         created_at, changed_at)
     VALUES (:name, {", ".join(map(_value, PLANNED))}, CAST(:declared AS jsonb), :declared_in,
         {NOW}, {NOW})
-    ON CONFLICT (name) DO NOTHING RETURNING {COLUMNS}, {NOW} AS now
-""")
+    ON CONFLICT (name) DO NOTHING RETURNING {COLUMNS}, {NOW} AS now""")
 _GET = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s WHERE s.name = :name")
 _LOCK = text(f"""
-    SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE
-""")
-_CLOCK = text(f"SELECT {NOW}")
-_LOCK_ALL = text("SELECT pg_advisory_xact_lock(7246101957004331003)")
+    SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s WHERE s.name = :name FOR NO KEY UPDATE""")
 _FIND = text(f"SELECT {COLUMNS} FROM {SCHEDULE} s ORDER BY s.name")
 _AIM = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CAST(:next_at AS timestamptz), queued_at = NULL, remark = NULL
-    WHERE id = :id
-""")
-_NAMING = text(f"""
+    WHERE id = :id""")
+# in the order in which imports of declarations lock them
+_OF_CALENDAR = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
-    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE
-""")
-"""By name, as those lock them who bring in what code declares."""
+    WHERE s.options ->> 'calendar' = :calendar ORDER BY s.name COLLATE "C" FOR NO KEY UPDATE""")
 _AIM_AGAIN = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = CAST(:next_at AS timestamptz),
         look_at = CASE WHEN queued_at IS NULL THEN CAST(:next_at AS timestamptz) ELSE look_at END
-    WHERE id = :id
-""")
+    WHERE id = :id""")
 _REMOVE = text(f"DELETE FROM {SCHEDULE} WHERE name = :name RETURNING id")
 
 
@@ -85,36 +78,35 @@ def add(
     plan: SchedulePlan,
     *,
     declared_in: str | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Schedule | None:
-    """Insert a schedule; None: there is one of that name. ``declared_in``: code says it."""
+    """Insert a schedule; None: the name is taken. ``declared_in``: where code declares it."""
     declared = None if declared_in is None else json.dumps(plan.plain())
-    values = {**_values(plan), "name": name, "declared": declared, "declared_in": declared_in}
+    values = {column: getattr(plan, column) for column in PLANNED}
+    values |= {"name": name, "declared": declared, "declared_in": declared_in}
     row = connection.execute(_ADD, {**values, "now": now}).one_or_none()
     return None if row is None else _aimed(connection, schedule_of_row(row), row.now)
 
 
 def get(connection: Connection, name: str) -> Schedule | None:
-    """Return the schedule of this name, or None."""
     row = connection.execute(_GET, {"name": name}).one_or_none()
     return None if row is None else schedule_of_row(row)
 
 
 def lock(
-    connection: Connection, name: str, *, now: datetime | None = None
+    connection: Connection, name: str, *, now: Clock = None
 ) -> tuple[Schedule, datetime] | None:
-    """Return it with the database's time, locked against firing and changes; or None."""
+    """Lock a schedule against firing and changes; return it with the database's time, or None."""
     row = connection.execute(_LOCK, {"name": name, "now": now}).one_or_none()
     return None if row is None else (schedule_of_row(row), row.now)
 
 
 def lock_all(connection: Connection) -> None:
-    """Wait for others who bring in what code declares; others who fire or change go on."""
-    connection.execute(_LOCK_ALL)
+    """Wait for other imports of declarations; firing and changes go on."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(7246101957004331003)"))
 
 
 def find(connection: Connection) -> list[Schedule]:
-    """Return all schedules, by name."""
     return [schedule_of_row(row) for row in connection.execute(_FIND)]
 
 
@@ -124,13 +116,11 @@ def change(
     changes: Mapping[str, Any],
     *,
     notes: Mapping[str, Any] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Schedule | None:
-    """Change columns of the plan; when it fires is worked out anew, if they bear on that.
-
-    ``notes`` are other columns: ``declared``, ``declared_in``, ``retired``. None: there is no such
-    schedule.
-    """
+    """Change columns of the plan, and the next fire time if it depends on them."""
+    # ``notes`` are other columns: ``declared``, ``declared_in``, ``retired``. None: no such
+    # schedule.
     found = lock(connection, name, now=now)
     if found is None:
         return None
@@ -147,8 +137,7 @@ def change(
     if sets:
         sets += ["changed_by = current_user", f"changed_at = {NOW}"]
         statement = f"UPDATE {SCHEDULE} SET {', '.join(sets)} WHERE id = :id"
-        values = {**changes, **extra, "id": schedule.id, "now": now}
-        connection.execute(text(statement), values)
+        connection.execute(text(statement), {**changes, **extra, "id": schedule.id, "now": now})
     changed = lock(connection, name, now=now)
     if changed is None:
         return None
@@ -159,19 +148,15 @@ def change(
 
 
 def schedules_of_calendar(connection: Connection, calendar: str) -> list[str]:
-    """Return the names of the schedules that name this calendar, and lock them."""
-    found = connection.execute(_NAMING, {"calendar": calendar, "now": None})
+    """Lock the schedules that use this calendar, and return their names."""
+    found = connection.execute(_OF_CALENDAR, {"calendar": calendar, "now": None})
     return sorted(row.name for row in found)
 
 
-def recompute_next_fire(
-    connection: Connection, calendar: str, *, now: datetime | None = None
-) -> None:
-    """Say when those fire next that name this calendar, whose days have changed.
-
-    What is due already, and what is broken, the scheduler looks at.
-    """
-    for row in connection.execute(_NAMING, {"calendar": calendar, "now": now}).all():
+def recompute_next_fire(connection: Connection, calendar: str, *, now: Clock = None) -> None:
+    """Recompute the next fire time of schedules whose calendar has changed."""
+    # Due and broken schedules are left to the scheduler.
+    for row in connection.execute(_OF_CALENDAR, {"calendar": calendar, "now": now}).all():
         schedule = schedule_of_row(row)
         if schedule.next_run_at is None and (schedule.remark or not schedule.enabled):
             continue
@@ -185,28 +170,23 @@ def recompute_next_fire(
 
 
 def clock(connection: Connection) -> datetime:
-    return connection.execute(_CLOCK, {"now": None}).scalar_one()  # type: ignore[no-any-return]
+    return connection.execute(text(f"SELECT {NOW}"), {"now": None}).scalar_one()  # type: ignore[no-any-return]
 
 
 def remove(connection: Connection, name: str) -> bool:
-    """Delete a schedule; its tasks stay. False: there is none."""
+    """Delete a schedule; its tasks stay. False: no such schedule."""
     return connection.execute(_REMOVE, {"name": name}).first() is not None
 
 
 def schedule_of_row(row: Row[Any]) -> Schedule:
-    """Return the record of a row with ``COLUMNS``."""
     values = dict(row._mapping)  # noqa: SLF001  its public name
     values.pop("now", None)
     declared = values.pop("declared")
     return Schedule(**values, declared=None if declared is None else json.loads(declared))
 
 
-def _values(plan: SchedulePlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in PLANNED}
-
-
 def _aimed(connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
-    """Say when it fires next, from now on: what was due while it did not exist is nobody's."""
+    """Set the next fire time, from now on: it missed nothing while it did not exist."""
     following = None
     if schedule.enabled:
         following = first_at(schedule.timing, now, schedule.starts_at, schedule.ends_at)
@@ -214,18 +194,15 @@ def _aimed(connection: Connection, schedule: Schedule, now: datetime) -> Schedul
     return get(connection, schedule.name) or schedule
 
 
-NEWEST = 10
-"""How many of a schedule's newest tasks are searched for one that is not over."""
+NEWEST = 10  # how many of a schedule's newest tasks are searched for one that is not over
 _NEXT = text(f"""
     SELECT CAST(EXTRACT(EPOCH FROM min(s.look_at) - {NOW}) AS float) FROM {SCHEDULE} s
-    WHERE s.enabled
-""")
+    WHERE s.enabled""")
 _DUE = text(f"""
     SELECT {COLUMNS}, {NOW} AS now FROM {SCHEDULE} s
     WHERE s.enabled AND s.look_at <= {NOW}
       AND (CAST(:only AS bigint) IS NULL OR s.id = CAST(:only AS bigint))
-    ORDER BY s.look_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
-""")
+    ORDER BY s.look_at LIMIT :most FOR NO KEY UPDATE SKIP LOCKED""")
 _LIVE = text(f"""
     SELECT u.id AS schedule_id, array_agg(p.id ORDER BY p.id) AS ids
     FROM unnest(CAST(:ids AS bigint[])) AS u(id)
@@ -234,8 +211,7 @@ _LIVE = text(f"""
         WHERE f.schedule_id = u.id AND f.task_id IS NOT NULL
         ORDER BY f.task_id DESC LIMIT {NEWEST}) AS f
     JOIN {PENDING} p ON p.id = f.task_id
-    GROUP BY u.id
-""")
+    GROUP BY u.id""")
 _ENTER = text(f"""
     INSERT INTO {FIRE} AS f (schedule_id, fire_at, outcome, fired_at)
     SELECT u.*, {NOW} FROM unnest(CAST(:ids AS bigint[]), CAST(:instants AS timestamptz[]),
@@ -244,26 +220,22 @@ _ENTER = text(f"""
     ON CONFLICT (schedule_id, fire_at) DO UPDATE
     SET outcome = EXCLUDED.outcome, fired_at = EXCLUDED.fired_at
     WHERE f.outcome = ANY(CAST(:over AS text[])) AND EXCLUDED.outcome <> '{Fired.QUEUED}'
-    RETURNING f.schedule_id, f.fire_at, f.outcome
-""")
+    RETURNING f.schedule_id, f.fire_at, f.outcome""")
 _TASKS = text(f"""
     UPDATE {FIRE} f SET task_id = u.task_id,
         outcome = CASE WHEN u.task_id IS NULL THEN '{Fired.SKIPPED}' ELSE f.outcome END
     FROM unnest(CAST(:ids AS bigint[]), CAST(:instants AS timestamptz[]),
         CAST(:tasks AS bigint[])) AS u(schedule_id, fire_at, task_id)
-    WHERE f.schedule_id = u.schedule_id AND f.fire_at = u.fire_at
-""")
+    WHERE f.schedule_id = u.schedule_id AND f.fire_at = u.fire_at""")
 _STAND = text(f"""
     UPDATE {SCHEDULE} s SET next_run_at = :next_at, look_at = :look_at, queued_at = :queued_at,
         last_run_at = greatest(s.last_run_at, CAST(:last_run_at AS timestamptz)),
         last_task_id = coalesce(CAST(:last_task_id AS bigint), s.last_task_id),
         last_outcome = coalesce(CAST(:last_outcome AS text), s.last_outcome), remark = NULL
-    WHERE s.id = :id
-""")
+    WHERE s.id = :id""")
 _BREAK = text(f"""
     UPDATE {SCHEDULE} SET next_run_at = NULL, look_at = NULL, last_outcome = '{Fired.BROKEN}',
-        remark = :remark WHERE id = :id
-""")
+        remark = :remark WHERE id = :id""")
 _PRUNE = text(f"""
     WITH old AS MATERIALIZED (
         SELECT f.schedule_id, f.fire_at FROM {FIRE} f JOIN {SCHEDULE} s ON s.id = f.schedule_id
@@ -279,13 +251,12 @@ _PRUNE = text(f"""
         UPDATE {SCHEDULE} s SET forgotten_until = greatest(s.forgotten_until, g.until)
         FROM (SELECT schedule_id, max(fire_at) AS until FROM gone GROUP BY schedule_id) AS g
         WHERE s.id = g.schedule_id)
-    SELECT count(*) FROM gone
-""")
+    SELECT count(*) FROM gone""")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a schedule stands after it was looked at."""
+    """New values of a schedule after it was processed."""
 
     id: int
     next_at: datetime | None
@@ -296,28 +267,24 @@ class Standing:
     last_outcome: str | None = None
 
 
-Instant = tuple[int, datetime]
-"""Of a schedule, by its id."""
+Instant = tuple[int, datetime]  # of a schedule, by its id
 
 
-def next_fire_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:
-    """Return in how many seconds a schedule is to be looked at; None: there is none."""
+def next_fire_in_s(connection: Connection, *, now: Clock = None) -> float | None:
+    """Return in how many seconds the first schedule is due; None: there is none."""
     return connection.execute(_NEXT, {"now": now}).scalar()
 
 
 def lock_due(
-    connection: Connection, most: int, *, only: int | None = None, now: datetime | None = None
+    connection: Connection, most: int, *, only: int | None = None, now: Clock = None
 ) -> tuple[list[Schedule], datetime | None]:
-    """Return schedules to look at, locked, and the database's time.
-
-    Those that somebody else holds are left out. ``only``: this one, if it is due.
-    """
+    """Lock due schedules; return them and the database's time."""
+    # Locked ones are left out. ``only``: this schedule, if it is due.
     rows = connection.execute(_DUE, {"most": most, "only": only, "now": now}).all()
     return [schedule_of_row(row) for row in rows], rows[0].now if rows else None
 
 
 def live_tasks(connection: Connection, ids: Sequence[int]) -> dict[int, list[int]]:
-    """Return the tasks of these schedules that are not over."""
     return {row.schedule_id: row.ids for row in connection.execute(_LIVE, {"ids": list(ids)})}
 
 
@@ -326,12 +293,10 @@ def record_fires(
     instants: Mapping[Instant, Fired],
     *,
     over: Sequence[Fired] = (Fired.QUEUED,),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Instant]:
-    """Write down what becomes of instants; return those to make a task of.
-
-    One that was written down before stays, unless its outcome is one of ``over``.
-    """
+    """Record the outcomes of fire times; return those for which to create a task."""
+    # An existing record stays unless its outcome is one of ``over``.
     if not instants:
         return []
     keys = sorted(instants)
@@ -347,7 +312,7 @@ def record_fires(
 
 
 def note_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> None:
-    """Write down which task was made of which instant; None: its unique_key was taken."""
+    """Record the task of each fire time; None: its unique_key was taken."""
     if tasks:
         values = {
             "ids": [schedule_id for schedule_id, _ in tasks],
@@ -364,16 +329,11 @@ def save_standings(connection: Connection, standings: Sequence[Standing]) -> Non
 
 
 def mark_broken(connection: Connection, schedule_id: int, remark: str) -> None:
-    """Let a schedule fire no more until it is changed or enabled anew."""
+    """Stop a schedule until it is changed or enabled again."""
     connection.execute(_BREAK, {"id": schedule_id, "remark": remark})
 
 
-def prune_fires(
-    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
-) -> int:
-    """Forget what was fired so long ago, the oldest first, and return how many instants those were.
-
-    The past is not filled up before them any more.
-    """
-    values = {"older": older, "most": most, "now": now}
-    return int(connection.execute(_PRUNE, values).scalar_one())
+def prune_fires(connection: Connection, older: timedelta, most: int, *, now: Clock = None) -> int:
+    """Delete records of fire times of this age, oldest first; return how many."""
+    # Times before them are not backfilled any more.
+    return int(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).scalar_one())

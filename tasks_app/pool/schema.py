@@ -1,4 +1,4 @@
-"""The schema's version: bring it up to date, or say how it stands to this code."""
+"""The schema's version: migrate to the newest one, or check that this code fits it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,13 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 
-_READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
-_VERSION = text(f"SELECT version_num, oldest_code FROM {VERSION}")
-_READS = text("SHOW transaction_read_only")
-_TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
-_LOOK_EVERY_S = 0.1
-_UNHURRIED = text("""
-    SELECT set_config(name, '0', true) FROM pg_settings
-    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout',
-                   'transaction_timeout')
-""")
-_INSIDE = Path(__file__).parents[1] / "_migrations"
-_BESIDE = Path(__file__).parents[2] / "migrations"
 Say = Callable[[str], None]
 
 
 def migrate(connection: Connection) -> tuple[str | None, str]:
-    """Upgrade to the newest version in the caller's transaction; return (before, after).
-
-    That locks the pool until it commits: for databases that nobody uses yet. Where somebody may,
-    ``runtime.migration`` does it. Two that try at once wait for each other.
-    """
+    """Upgrade to the newest version in the caller's transaction; return (before, after)."""
+    # This locks the pool until the commit, so it is for new databases; ``runtime.migration``
+    # upgrades a database in use. Two simultaneous calls run one after the other.
     take_turn(connection)
     before = current(connection)
     if is_behind(connection):
@@ -48,7 +34,7 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
 
 
 def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
-    """Run what is missing; each migration in its own transaction, unless one is open already."""
+    """Run the missing migrations, each in its own transaction unless one is open already."""
     from alembic import command  # noqa: PLC0415
 
     config = _config()
@@ -56,30 +42,37 @@ def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
     command.upgrade(config, "head")
 
 
-def take_turn(
-    connection: Connection,
-    say: Say = lambda _: None,
-    refused: Callable[[], None] = lambda: None,
-) -> None:
-    """Wait until nobody else migrates; the turn is the transaction's until it ends.
+_TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
 
-    It asks again and again, and calls ``refused`` each time before it waits. A statement that
-    waited would hold a snapshot, and so may the transaction in which one has been refused. CREATE
-    INDEX CONCURRENTLY of the one before waits for all snapshots: for ever, and no deadlock is
-    found. Hence ``refused`` ends the transaction where the other may build an index so.
+
+def take_turn(
+    connection: Connection, say: Say = lambda _: None, refused: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until no other process migrates; the lock lasts until the transaction ends.
+
+    It polls, and calls ``refused`` before each pause. A statement that waited would hold a
+    snapshot, as may the transaction of a refused one. The other's CREATE INDEX CONCURRENTLY waits
+    for all snapshots: for ever, as PostgreSQL detects no deadlock here. So ``refused`` ends the
+    transaction if the other process may build an index.
     """
-    told = False
+    waits = False
     while not connection.execute(_TURN).scalar_one():
         refused()
-        if not told:
-            say("Another migrate is at work; this one waits for it.")
-            told = True
-        time.sleep(_LOOK_EVERY_S)
+        if not waits:
+            say("Another migrate is running; this one waits for it.")
+            waits = True
+        time.sleep(0.1)
+
+
+_NO_TIMEOUTS = text("""
+    SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout',
+                   'transaction_timeout')""")
 
 
 def be_patient(connection: Connection) -> None:
-    """Let the transaction last as long as it lasts, whatever a role or a database says."""
-    connection.execute(_UNHURRIED)
+    """Lift the timeouts that a role or a database sets, for this transaction."""
+    connection.execute(_NO_TIMEOUTS)
 
 
 def migration_sql() -> str:
@@ -91,9 +84,8 @@ def migration_sql() -> str:
 
 
 def current(connection: Connection) -> str | None:
-    """Return the version of the schema in the database; None: there is none."""
-    found, _ = _look(connection)
-    return found
+    """Return the version of the schema in the database; None: it has no schema."""
+    return _versions_in(connection)[0]
 
 
 def newest() -> str:
@@ -104,7 +96,7 @@ def is_behind(connection: Connection) -> bool:
     """Tell whether migrations of this code are missing.
 
     Raises:
-        SchemaError: the schema is not one that this code could bring up to date.
+        SchemaError: this code cannot migrate the schema.
     """
     found = current(connection)
     if found is None or found in _versions():
@@ -112,31 +104,28 @@ def is_behind(connection: Connection) -> bool:
     if found < newest():
         raise SchemaError(
             f"The schema has version {found}, which this code does not know. "
-            "Migrate with the release that made it, then with this one."
+            "Migrate with the release that created it, then with this one."
         )
     check_version(connection)
     return False
 
 
 def check_schema(connection: Connection) -> str | None:
-    """Pass if this code may run on the schema, and write; return a notice if that is newer.
+    """Check that this code may run on the schema, and write; return a notice if that is newer.
 
     Raises:
-        SchemaError: it is missing, older, or newer than suits this code; or it is read-only.
+        SchemaError: it is missing, older, too new for this code, or read-only.
     """
-    if connection.execute(_READS).scalar() == "on":
+    if connection.execute(text("SHOW transaction_read_only")).scalar() == "on":
         raise SchemaError(READ_ONLY)
     return check_version(connection)
 
 
 def check_version(connection: Connection) -> str | None:
-    """Do the same, for those who may only read.
-
-    A role that may not read the version, as a producer's of old, passes.
-    """
+    """Do the same for a reader. A role that may not read the version, as old producers, passes."""
     if connection.execute(_READABLE).scalar() is False:
         return None
-    found, oldest = _look(connection)
+    found, oldest = _versions_in(connection)
     needed = newest()
     if found is None or found < needed:
         state = f"has version {found}" if found else "is missing"
@@ -145,8 +134,8 @@ def check_version(connection: Connection) -> str | None:
         return None
     if oldest is None or needed < oldest:
         raise SchemaError(
-            f"This code is older than the schema: that has version {found} and needs code of "
-            f"{oldest or found} or newer, this is of {needed}. Upgrade tasks_app."
+            f"This code is older than the schema: the schema has version {found} and needs code of "
+            f"{oldest or found} or newer, this code is of {needed}. Upgrade tasks_app."
         )
     return (
         f"The schema has version {found}; this code is of {needed}, and may still run on it. "
@@ -154,10 +143,13 @@ def check_version(connection: Connection) -> str | None:
     )
 
 
-def _look(connection: Connection) -> tuple[str | None, str | None]:
+_READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
+
+
+def _versions_in(connection: Connection) -> tuple[str | None, str | None]:
     if connection.execute(_READABLE).scalar() is None:
         return None, None
-    row = connection.execute(_VERSION).first()
+    row = connection.execute(text(f"SELECT version_num, oldest_code FROM {VERSION}")).first()
     return (row[0], row[1]) if row else (None, None)
 
 
@@ -167,7 +159,8 @@ def _versions() -> set[str]:
 
 
 def _migrations() -> Path:
-    return _INSIDE if _INSIDE.is_dir() else _BESIDE
+    inside = Path(__file__).parents[1] / "_migrations"  # of an installed package
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
 def _config(output: io.StringIO | None = None) -> Config:
@@ -178,23 +171,19 @@ def _config(output: io.StringIO | None = None) -> Config:
     return config
 
 
-_IS_INVALID = text("""
-    SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)
-""")
+_IS_INVALID = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)")
 
 
 def build_index(name: str, of: str, what: str) -> None:
-    """Build it while others write; in a transaction of somebody else's, the usual way.
-
-    What a killed or failed try left is of no use, and costs as much: it goes first.
-    """
+    """Build an index concurrently; in the caller's transaction, in the usual way."""
+    # An invalid index that a failed attempt left is dropped first.
     context = op.get_context()
     index, rest = table(name), f"IF NOT EXISTS {name} ON {table(of)} {what}"
     if context.as_sql or not context.opts["transaction_per_migration"]:
         op.execute(f"CREATE INDEX {rest}")
         return
     with context.autocommit_block():
-        context.opts["say"](f"building the index {name}; nobody waits for it")
+        context.opts["say"](f"building the index {name}; others can write meanwhile")
         if op.get_bind().execute(_IS_INVALID, {"index": index}).scalar():
             op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
         op.execute(f"CREATE INDEX CONCURRENTLY {rest}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.urls import schema_name
 from tasks_app.domain.tasks.states import Event, Pool, State, sources, states_in
 
-SCHEMA = schema_name()
-"""Fixed for the life of the process, so that each statement is one text and stays prepared."""
+Clock: TypeAlias = datetime | None
+"""``now`` of a statement, for tests; None: the database's clock, the only one that decides."""
+SCHEMA = schema_name()  # fixed while the process lives, so that statements stay prepared
+TABLES: set[str] = set()  # bare names, without the partitions of the completed pool
 
 
 def table(name: str) -> str:
@@ -18,85 +21,65 @@ def table(name: str) -> str:
     return f'"{SCHEMA}".{name}' if SCHEMA else name
 
 
-PENDING = table("task_pending")
-COMPLETED = table("task_completed")
-ERROR = table("task_error")
-ATTEMPT = table("task_attempt")
-TRANSITION = table("task_transition")
-LOG_LINES = table("task_log")
-FINGERPRINT = table("task_fingerprint")
-ALERT = table("task_alert")
-ALERT_LOOK = table("task_alert_look")
-WORKER = table("task_worker")
-LEASE = table("task_lease")
-PAUSE = table("task_queue_pause")
-QUEUE = table("task_queue")
-WINDOW = table("task_queue_window")
-CALENDAR = table("task_calendar")
-BREAKER = table("task_breaker")
-CALLS = table("task_breaker_count")
-HELD = table("task_breaker_held")
-PACE = table("task_pace")
-SCHEDULE = table("task_schedule")
-FIRE = table("task_schedule_fire")
+def _stored(name: str) -> str:
+    TABLES.add(name)
+    return table(name)
+
+
+PENDING = _stored("task_pending")
+COMPLETED = _stored("task_completed")
+ERROR = _stored("task_error")
+ATTEMPT = _stored("task_attempt")
+TRANSITION = _stored("task_transition")
+LOG_LINES = _stored("task_log")
+FINGERPRINT = _stored("task_fingerprint")
+ALERT = _stored("task_alert")
+ALERT_LOOK = _stored("task_alert_look")
+WORKER = _stored("task_worker")
+LEASE = _stored("task_lease")
+PAUSE = _stored("task_queue_pause")
+QUEUE = _stored("task_queue")
+WINDOW = _stored("task_queue_window")
+CALENDAR = _stored("task_calendar")
+BREAKER = _stored("task_breaker")
+CALLS = _stored("task_breaker_count")
+HELD = _stored("task_breaker_held")
+PACE = _stored("task_pace")
+SCHEDULE = _stored("task_schedule")
+FIRE = _stored("task_schedule_fire")
 SCHEDULES = table("task_schedules")
-KEY = table("task_key")
-LOCK = table("task_lock")
-LOCK_HOLDER = table("task_lock_holder")
-LOCK_PART = table("task_lock_part")
-LOCK_WAIT = table("task_lock_wait")
+KEY = _stored("task_key")
+LOCK = _stored("task_lock")
+LOCK_HOLDER = _stored("task_lock_holder")
+LOCK_PART = _stored("task_lock_part")
+LOCK_WAIT = _stored("task_lock_wait")
 LOCK_FENCE = table("task_lock_fence")
 LOCKS = table("task_locks")
 LOCK_REPORT = table("task_lock_report")
-AUDIT = table("task_audit")
-LIMIT = table("task_limit")
-GATE = table("task_gate")
-FAIR = table("task_queue_fair")
-PARTITION = table("task_partition")
-PARTITION_VALUE = table("task_partition_value")
+AUDIT = _stored("task_audit")
+LIMIT = _stored("task_limit")
+GATE = _stored("task_gate")
+FAIR = _stored("task_queue_fair")
+PARTITION = _stored("task_partition")
+PARTITION_VALUE = _stored("task_partition_value")
 PARTITIONS = table("task_partitions")
-MARKER = table("task_marker")
+MARKER = _stored("task_marker")
 TEXT_RANGE = table("task_text_range")
-GROUP = table("task_group")
-GROUP_IDS = table("task_group_ids")
+GROUP = _stored("task_group")
+GROUP_IDS = _stored("task_group_ids")
 EXTEND = table("task_group_extend")
 FENCE_LOST = table("task_fence_lost")
-PROGRESS = table("task_progress")
-BATCH = table("task_batch")
-BATCH_STEP = table("task_batch_step")
-BATCH_SKIP = table("task_batch_skip")
-COUNT = table("task_count")
-COUNT_PART = table("task_count_part")
-TOTAL = table("task_total")
-IMPORT = table("task_import")
-LARGE_VALUE = table("task_large_value")
+PROGRESS = _stored("task_progress")
+BATCH = _stored("task_batch")
+BATCH_STEP = _stored("task_batch_step")
+BATCH_SKIP = _stored("task_batch_skip")
+COUNT = _stored("task_count")
+COUNT_PART = _stored("task_count_part")
+TOTAL = _stored("task_total")
+IMPORT = _stored("task_import")
+LARGE_VALUE = _stored("task_large_value")
 ALL = table("task_all")
-VERSION = table("tasks_app_version")
-TABLES = frozenset(
-    name.rpartition(".")[2]
-    for name in (
-        *(
-            PENDING,
-            COMPLETED,
-            ERROR,
-            ATTEMPT,
-            TRANSITION,
-            LOG_LINES,
-            FINGERPRINT,
-            WORKER,
-            LEASE,
-            PACE,
-            KEY,
-            AUDIT,
-            VERSION,
-        ),
-        *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
-        *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
-        *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
-        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK, IMPORT, LARGE_VALUE),
-    )
-)
-"""The bare names of all tables; the partitions of the completed pool come and go."""
+VERSION = _stored("tasks_app_version")
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
 """Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""
 CARRIED = (
@@ -107,50 +90,43 @@ CARRIED = (
     *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key", "fair_key"),
     *("sub_status", "more_limit_keys"),
 )
-"""What a row keeps when it moves to another pool; state and outcome are written anew."""
-EVERY_QUEUE = "*"
-"""No queue has this name; as a pause it means all of them."""
+"""Columns that a row keeps when it moves to another pool; state and outcome are new."""
+EVERY_QUEUE = "*"  # no queue has this name; as a pause it means all of them
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
-"""Notes in the lease of the scan: since when the broker takes no messages, and why."""
-DEPTHS = "tasks_app: messages"
-"""Another: how many messages the leader last saw in the broker, by queue."""
+"""Notes in the lease of the scan: since when the broker refuses messages, and why."""
+DEPTHS = "tasks_app: messages"  # another note: messages that the leader saw in the broker, by queue
 READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
-"""The condition that the row's time has come."""
 _WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL"
 PLACE_UNLIMITED = f"""(NOT EXISTS (SELECT FROM {LIMIT})
         OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
         AND p.name <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'name')))"""
-"""The condition that neither the queue of the row nor its name has a limit."""
+"""The condition that neither the row's queue nor its name has a limit."""
 UNGATED = f"{_WITHOUT_KEYS} AND {PLACE_UNLIMITED}"
-"""The condition that nothing but its own row decides when a task runs."""
+"""The condition that the task's own row alone decides when it runs."""
 UNLIMITED = f"""{_WITHOUT_KEYS}
     AND NOT EXISTS (SELECT FROM {LIMIT} l WHERE l.kind IN ('queue', 'name'))"""
-"""The same where this is so of all tasks without keys."""
+"""The same condition, true only if no queue and no name has a limit."""
 
 
 def admits(event: Event, alias: str = "p") -> str:
-    """Return the guard of a statement that carries out ``event``, out of TRANSITIONS."""
+    """Return the guard of a statement that carries out ``event``, from TRANSITIONS."""
     states = ", ".join(f"'{state}'" for state in sources(event))
     return f"{alias}.state IN ({states})"
 
 
 def admits_by_id(event: Event) -> str:
-    """Return the same guard for rows of the pending pool that are looked up by their ids.
-
-    It says what they are not: the scan's index, which holds what is PENDING and ids last of all,
-    is then none that the planner could read from end to end to find them.
-    """
+    """Return the same guard for rows of the pending pool that are found by id."""
+    # It names the excluded states. Otherwise the planner might read the scan's index, which holds
+    # PENDING rows with the id as its last column, from end to end.
     others = (state for state in states_in(Pool.PENDING) if state not in sources(event))
     return f"p.state NOT IN ({quoted(*others)})"
 
 
 def has_pending(queue: str, after: str = "'-infinity'") -> str:
-    """Return the condition that the queue has a PENDING row: of an idle one, one probe, not ten.
-
-    Entries up to ``after`` are passed over within the index: they may all be dead. No EXISTS: that
-    may become a join, by a guess at two sizes.
-    """
+    """Return the condition that the queue has a PENDING row: one probe if it is idle, not ten."""
+    # Index entries up to ``after``, which may all be dead, are skipped. The planner might turn an
+    # EXISTS into a join, based on two guessed sizes.
     return f"""(
         SELECT true FROM {PENDING} e WHERE e.queue = {queue} AND e.state = '{State.PENDING}'
           AND e.scan_at > {after}
@@ -162,7 +138,7 @@ def quoted(*states: State) -> str:
 
 
 def group_of(alias: str) -> str:
-    """Return the group of a row of ALL, which does not show it; of a completed one by its day."""
+    """Return the group of a row of the view ALL, which lacks this column."""
     return f"""CASE {alias}.pool
         WHEN 'pending' THEN (SELECT g.batch_id FROM {PENDING} g WHERE g.id = {alias}.id)
         WHEN 'error' THEN (SELECT g.batch_id FROM {ERROR} g WHERE g.id = {alias}.id)
@@ -173,7 +149,7 @@ def group_of(alias: str) -> str:
 _DATABASE_TIME = text(f"SELECT CAST(EXTRACT(EPOCH FROM {NOW}) AS float)")
 
 
-def database_time(connection: Connection, *, now: datetime | None = None) -> float:
+def database_time(connection: Connection, *, now: Clock = None) -> float:
     """Return the seconds since 1970."""
     return float(connection.execute(_DATABASE_TIME, {"now": now}).scalar_one())
 
@@ -182,14 +158,13 @@ def database_now(connection: Connection) -> datetime:
     return datetime.fromtimestamp(database_time(connection), UTC)
 
 
+# Read from the catalogue, as this also runs in a producer's transaction: it must not fail, even if
+# the schema is older. A copy of the database has another name.
 _NAME = text("""
     SELECT left(md5(p.prosrc || current_database()), 12) FROM pg_catalog.pg_proc p
-    WHERE p.oid = to_regproc(:function)
-""")
-"""Out of the catalogue, for it is also asked within transactions of producers: there nothing may
-fail, not where the schema is a version behind either. A copy of the database has another name."""
+    WHERE p.oid = to_regproc(:function)""")
 
 
 def pool_name(connection: Connection) -> str | None:
-    """Return it: 12 characters that stay as they are; None: the schema knows none yet."""
+    """Return the pool's permanent name of 12 characters; None: the schema is older than names."""
     return connection.execute(_NAME, {"function": table("task_pool")}).scalar()

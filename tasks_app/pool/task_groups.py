@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -20,12 +20,12 @@ from tasks_app.pool.tables import (
     GROUP_IDS,
     NOW,
     PENDING,
+    Clock,
     group_of,
     quoted,
 )
 
-PAGE = 1_000
-"""Ids of members in one row."""
+PAGE = 1_000  # ids of members in one row
 
 
 def _next(table: str) -> str:
@@ -34,16 +34,12 @@ def _next(table: str) -> str:
 
 _IDS = text(f"""
     SELECT {_next(GROUP)} AS group_id,
-        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
-""")
-_EXTEND = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
+        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id""")
 
 
 def insert_callbacks(now: str = NOW) -> str:
-    """Return the CTE that inserts the callbacks of ``counted`` groups whose outcome is met.
-
-    It yields them as ``Called`` has them; ``wait_s`` is null for those that are the scan's alone.
-    """
+    """Return the CTE that inserts the callbacks of ``counted`` groups that have an outcome."""
+    # It yields them as ``Called``; ``wait_s`` is null for those that only the scan may publish.
     columns = ", ".join(CARRIED)
     return f"""
     called AS (
@@ -71,8 +67,8 @@ CARRIED = (
     *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
     *("order_skips", "fair_key", "more_limit_keys"),
 )
-"""What a callback's row has, beside its instants and headers."""
-# A producer may not read callbacks, its own included: it has them at hand.
+"""The columns of a callback's row, without its instants and headers."""
+# A producer may not read callbacks, not even its own: so it passes them.
 _INSERT = text(f"""
     WITH inserted AS (
         INSERT INTO {GROUP} (id, total, enough, fail_fast, then_row, on_failure, callback_id,
@@ -85,30 +81,27 @@ _INSERT = text(f"""
         SELECT i.*, CAST(:then_row AS jsonb) AS then_row, CAST(:on_failure AS jsonb) AS on_failure
         FROM inserted i),
     {insert_callbacks()}
-    SELECT id FROM counted
-""")
+    SELECT id FROM counted""")
 _ENTER = text(f"""
-    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))
-""")
+    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))""")
 
 
 def take_group_ids(connection: Connection, group: GroupRow) -> tuple[int, int | None]:
-    """Return the id of a group to be, and of its callback, if it has any."""
     row = connection.execute(_IDS, {"calls": group.calls}).one()
     return row.group_id, row.callback_id
 
 
 def extend_group(connection: Connection, group_id: int, members: Sequence[int]) -> None:
-    """Let a group wait for more members, which are inserted in this transaction; it is locked.
+    """Add members, which are inserted in this transaction, to a group, and lock it.
 
     Raises:
         TasksError: the group is over, or unknown.
     """
     more = {"id": group_id, "ids": list(map(int, members))}
-    if not connection.execute(_EXTEND, more).scalar():
+    if not connection.execute(text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))"), more).scalar():
         raise TasksError(
-            f"Group {group_id} is over or unknown, so nothing can become part of it. "
-            "Create what it shall wait for in a member that it still waits for."
+            f"Group {group_id} is over or unknown, so it takes no members. "
+            "Add members while a member of the group still waits or runs."
         )
 
 
@@ -119,12 +112,12 @@ def insert_group(
     group: GroupRow,
     members: Sequence[int],
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
-    """Insert a group whose members are inserted; one without any calls at once.
+    """Insert a group after its members; without members it calls back at once.
 
     Raises:
-        TasksError: the group that it is to be part of is over, or unknown.
+        TasksError: the group of which it becomes a part is over, or unknown.
     """
     ids = {"id": group_id, "callback_id": callback_id}
     if group.part_of is not None and callback_id is not None:
@@ -138,10 +131,8 @@ def insert_group(
 
 
 def lock_groups(source: str) -> str:
-    """Return the CTE ``own``: the groups that ``source`` selects, locked, however long it takes.
-
-    Before their members: the holder of a group's lock may want any of them.
-    """
+    """Return the CTE ``own``, which locks the groups of ``source``, and waits for them."""
+    # Groups are locked before their members: the holder of a group's lock may need any member.
     return f"""
     own AS MATERIALIZED (
         SELECT g.id FROM {GROUP} g WHERE g.id = ANY(ARRAY({source})) AND {_OPEN}
@@ -149,21 +140,17 @@ def lock_groups(source: str) -> str:
     """
 
 
-_OPEN = "g.outcome IS NULL"
-"""What is over counts nobody any more."""
+_OPEN = "g.outcome IS NULL"  # a group that is over counts no members
 _GROUPS_OF = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
 _HOLD = text(f"""
     WITH {lock_groups(_GROUPS_OF)}
-    SELECT id FROM own
-""")
+    SELECT id FROM own""")
 
 
 def lock_open_groups(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Lock the groups of these tasks that are not over; return their ids.
-
-    A run that ends locks its group and then its row: who locked the row first would stop it, and
-    then wait for it.
-    """
+    """Lock the open groups of these tasks; return their ids."""
+    # An ending run locks its group and then its row: if we locked the row first, both would wait
+    # for each other.
     return list(connection.execute(_HOLD, {"ids": list(ids)}).scalars())
 
 
@@ -174,8 +161,7 @@ _COLUMNS = """
 _GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id")
 _NEWEST = text(f"""
     SELECT {_COLUMNS} FROM {GROUP} g
-    WHERE NOT CAST(:open AS boolean) OR g.outcome IS NULL ORDER BY g.id DESC LIMIT :most
-""")
+    WHERE NOT CAST(:open AS boolean) OR g.outcome IS NULL ORDER BY g.id DESC LIMIT :most""")
 _PAGE = text(f"SELECT i.ids FROM {GROUP_IDS} i WHERE i.group_id = :id AND i.no = :no")
 _ENDED = text(f"""
     SELECT p.id, p.state, NULL::jsonb AS result, NULL AS error, p.name FROM {PENDING} p
@@ -185,10 +171,8 @@ _ENDED = text(f"""
     WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since
     UNION ALL
     SELECT e.id, e.state, e.result, e.error, e.name FROM {ERROR} e
-    WHERE e.id = ANY(CAST(:ids AS bigint[]))
-""")
-NEWEST = 100_000
-"""Of so many groups, the newest, the callback is known that does not exist yet."""
+    WHERE e.id = ANY(CAST(:ids AS bigint[]))""")
+NEWEST = 100_000  # groups among which future callbacks are found
 _OF_TASK = text(f"""
     WITH task AS MATERIALIZED (
         SELECT {group_of("t")} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
@@ -196,17 +180,14 @@ _OF_TASK = text(f"""
         FROM {ALL} t WHERE t.id = :id LIMIT 1)
     SELECT {_COLUMNS}, g.callback_id IS NOT DISTINCT FROM :id AS calls
     FROM task k JOIN {GROUP} g ON g.id = ANY(ARRAY[k.batch_id, k.told])
-    WHERE g.id = k.batch_id OR g.callback_id = :id
-""")
+    WHERE g.id = k.batch_id OR g.callback_id = :id""")
 _TO_BE = text(f"""
     SELECT {_COLUMNS}, true AS calls
     FROM (SELECT * FROM {GROUP} n ORDER BY n.id DESC LIMIT {NEWEST}) AS g
-    WHERE g.callback_id = :id
-""")
+    WHERE g.callback_id = :id""")
 
 
 def get_group(connection: Connection, group_id: int) -> GroupProgress | None:
-    """Return how far a group is, or None."""
     row = connection.execute(_GET, {"id": group_id}).first()
     return None if row is None else _progress(row)
 
@@ -214,13 +195,12 @@ def get_group(connection: Connection, group_id: int) -> GroupProgress | None:
 def newest_groups(
     connection: Connection, most: int, *, only_open: bool = False
 ) -> list[GroupProgress]:
-    """Return groups, the newest first; ``only_open``: those that are not over."""
     rows = connection.execute(_NEWEST, {"most": most, "open": only_open})
     return [_progress(row) for row in rows]
 
 
 def member_pages(connection: Connection, group_id: int) -> Iterator[list[int]]:
-    """Return the ids of members, some at a time, in the order in which they were created."""
+    """Return the ids of members in pages, in the order of their creation."""
     no = 0
     while (page := connection.execute(_PAGE, {"id": group_id, "no": no}).scalar()) is not None:
         yield page
@@ -228,10 +208,8 @@ def member_pages(connection: Connection, group_id: int) -> Iterator[list[int]]:
 
 
 def member_results(connection: Connection, group: GroupProgress) -> Iterator[Ended]:
-    """Return what came of members, in the order in which they were created.
-
-    Those are left out that retention has removed. Partitions older than the group are not read.
-    """
+    """Return the results of members, in the order of their creation."""
+    # Deleted members are left out. Partitions older than the group are not read.
     for ids in member_pages(connection, group.id):
         rows = connection.execute(_ENDED, {"ids": ids, "since": group.created_at})
         found = {row.id: Ended(row.id, State(row.state), *row[2:]) for row in rows}
@@ -239,15 +217,12 @@ def member_results(connection: Connection, group: GroupProgress) -> Iterator[End
 
 
 class TaskGroups(NamedTuple):
-    """What groups have to do with a task."""
-
     member_of: GroupProgress | None = None
-    callback_of: GroupProgress | None = None
-    """The group that called it, or will."""
+    callback_of: GroupProgress | None = None  # it called the task, or will
 
 
 def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> TaskGroups:
-    """Return the groups of a task; one that does not exist may be a callback to be."""
+    """Return the groups of a task; a task that does not exist may be a future callback."""
     rows = connection.execute(_OF_TASK if exists else _TO_BE, {"id": task_id}).all()
     found = {row.calls: _progress(row) for row in rows}
     return TaskGroups(found.get(False), found.get(True))
@@ -260,8 +235,7 @@ def _progress(row: Any) -> GroupProgress:
     return GroupProgress(**values, outcome=None if outcome is None else State(outcome))
 
 
-GOOD = (State.SUCCEEDED, State.SKIPPED)
-"""Ends that count as success; all others count as failure."""
+GOOD = (State.SUCCEEDED, State.SKIPPED)  # ends that count as success; all others count as failure
 ENDS = f"goes_to <> '{State.PENDING}'"
 
 
@@ -272,10 +246,8 @@ def _of(column: str) -> str:
 def count_members(
     moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now: str = NOW
 ) -> str:
-    """Return CTEs that count the members among the rows of the CTE ``moved``, and call.
-
-    All of ``moved`` have ended, and their groups are locked. ``succeeds`` tells the good ends.
-    """
+    """Return CTEs that count the members among the rows of the CTE ``moved``, and call back."""
+    # All of ``moved`` have ended, and their groups are locked. ``succeeds`` is a condition.
     return f"""
     tally AS MATERIALIZED (
         SELECT array_agg(n.id) AS ids, array_agg(n.succeeded) AS succeeded,
@@ -294,15 +266,11 @@ def count_members(
     """
 
 
-LOCKED = "(SELECT count(*) FROM own) >= 0"
-"""The condition, always true, that the groups are locked by now."""
+LOCKED = "(SELECT count(*) FROM own) >= 0"  # always true: it locks the groups before what follows
 
 
 def skip_locked_groups(source: str) -> str:
-    """Return CTEs that leave out of ``source`` those whose group somebody else holds: ``held``.
-
-    Of rows that are locked already, without waiting.
-    """
+    """Return CTEs; ``held`` has the rows of ``source`` whose group no other transaction locks."""
     wanted = f"SELECT batch_id FROM {source} WHERE batch_id IS NOT NULL AND {ENDS}"
     return f"""
     wanted AS MATERIALIZED (SELECT array_agg(w.batch_id) AS ids FROM ({wanted}) AS w),
@@ -324,12 +292,9 @@ _PRUNE = text(f"""
         SELECT g.id FROM {GROUP} g
         WHERE g.outcome IS NOT NULL AND g.counted_at < {NOW} - CAST(:older AS interval)
         ORDER BY g.id LIMIT :most FOR UPDATE SKIP LOCKED)
-    DELETE FROM {GROUP} g WHERE g.id = ANY(ARRAY(SELECT id FROM old)) RETURNING g.id
-""")
+    DELETE FROM {GROUP} g WHERE g.id = ANY(ARRAY(SELECT id FROM old)) RETURNING g.id""")
 
 
-def prune_groups(
-    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
-) -> int:
-    """Delete groups that ended this long ago, without waiting for a lock; return their number."""
+def prune_groups(connection: Connection, older: timedelta, most: int, *, now: Clock = None) -> int:
+    """Delete groups that ended this long ago, without waiting for locks; return how many."""
     return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())

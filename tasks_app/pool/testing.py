@@ -26,41 +26,36 @@ _LEFT = text(f"""
     AND NOT EXISTS (
         SELECT FROM pg_stat_activity s
         WHERE s.application_name = left(d.datname, {len(PREFIX) + 8}))
-    AND pg_has_role(d.datdba, 'MEMBER')
-""")
-_HURRY = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
+    AND pg_has_role(d.datdba, 'MEMBER')""")
 
 
 def announce_use(connection: Connection, mark: str) -> None:
-    """Say as long as this connection lives that the databases of ``mark`` are in use."""
+    """Mark the databases of ``mark`` as in use while this connection lives."""
     connection.exec_driver_sql(f"SET application_name = '{mark}'")
 
 
 def left_over_databases(connection: Connection) -> Sequence[str]:
-    """Return the databases of sessions that live no more, killed ones as it seems."""
+    """Return the databases of sessions that have died."""
     return connection.execute(_LEFT).scalars().all()
 
 
 def create_database(connection: Connection, name: str, template: str | None = None) -> None:
-    """Make one, empty or as a copy."""
     copied = f' TEMPLATE "{template}"' if template else ""
     connection.exec_driver_sql(f'CREATE DATABASE "{name}"{copied}')
 
 
 def drop_database(connection: Connection, name: str) -> None:
-    """Drop it, whoever is connected."""
     connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 def do_not_flush(connection: Connection) -> None:
-    """Let a server that is thrown away wait for no disk."""
-    for setting in _HURRY:
-        connection.exec_driver_sql(f"ALTER SYSTEM SET {setting}")
+    """Let a temporary server not wait for the disk."""
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        connection.exec_driver_sql(f"ALTER SYSTEM SET {setting} = off")
     connection.exec_driver_sql("SELECT pg_reload_conf()")
 
 
-LARGE = 100
-"""Pages. To truncate a table takes a millisecond and more: few rows are deleted."""
+LARGE = 100  # pages; TRUNCATE takes a millisecond and more, so few rows are deleted instead
 _VERSION = VERSION.rpartition(".")[2]
 _NAMES = [table(name) for name in sorted(TABLES - {_VERSION})]
 _LISTED = ", ".join(_NAMES)
@@ -79,12 +74,11 @@ _EMPTY = text(f"""
         ELSE
             {_DELETES}
         END IF;
-    END $$
-""")
+    END $$""")
 
 
 def empty_tables(connection: Connection) -> None:
-    """Remove all that any table of ours holds, but the version of the schema; ids go on rising."""
+    """Remove all rows but the version of the schema; ids go on rising."""
     connection.execute(_EMPTY)
 
 
@@ -115,17 +109,15 @@ _ADD = text(f"""
         jsonb_build_object('s', CAST(:s AS float8)))
     ON CONFLICT (name) DO UPDATE SET notes = jsonb_build_object(
         's', CAST(l.notes ->> 's' AS float8) + CAST(:s AS float8))
-    RETURNING CAST(notes ->> 's' AS float8), statement_timestamp()
-""")
+    RETURNING CAST(notes ->> 's' AS float8), statement_timestamp()""")
 _NEXT = text(f"""
     SELECT min(s.next_run_at) FROM {SCHEDULE} s
     WHERE s.enabled AND s.next_run_at <= :until
-      AND (CAST(:after AS timestamptz) IS NULL OR s.next_run_at > :after)
-""")
+      AND (CAST(:after AS timestamptz) IS NULL OR s.next_run_at > :after)""")
 
 
 def shift_instants(connection: Connection, span: timedelta) -> tuple[timedelta, datetime]:
-    """Move all instants; return how much has passed in all, and what time it is really."""
+    """Move all instants; return the sum of all moves, and the real time."""
     for statement in _SHIFT:
         connection.execute(statement, {"span": span})
     seconds, now = connection.execute(_ADD, {"s": span.total_seconds()}).one()
@@ -135,13 +127,9 @@ def shift_instants(connection: Connection, span: timedelta) -> tuple[timedelta, 
 def next_instant(
     connection: Connection, until: datetime, after: datetime | None = None
 ) -> datetime | None:
-    """Return the first instant of any schedule up to ``until``, behind ``after``."""
-    found: datetime | None = connection.execute(
-        _NEXT, {"until": until, "after": after}
-    ).scalar_one()
-    return found
+    """Return the first instant of any schedule up to ``until``, after ``after``."""
+    return connection.execute(_NEXT, {"until": until, "after": after}).scalar()
 
 
 def shift_fired(connection: Connection, passed: timedelta) -> None:
-    """Move the tasks that schedules made for instants to come."""
     connection.execute(_SHIFT_FIRED, {"span": passed})

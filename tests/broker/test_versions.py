@@ -134,8 +134,8 @@ def test_a_schema_that_this_code_may_not_run_on_is_one_sentence(
     shell = Shell(monkeypatch, HOUSE, **house.environment())
     assert command(house, "migrate", **later).returncode == 0
     said = (
-        f"This code is older than the schema: that has version {NEXT} and needs code of {NEXT} "
-        f"or newer, this is of {newest()}. Upgrade tasks_app."
+        f"This code is older than the schema: the schema has version {NEXT} and needs code of "
+        f"{NEXT} or newer, this code is of {newest()}. Upgrade tasks_app."
     )
 
     for process in ("worker", "beat"):

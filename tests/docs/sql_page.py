@@ -19,7 +19,7 @@ from sqlalchemy.exc import DatabaseError
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.embedded.stack import temporary
 from tasks_app.pool.connection.execute import Statement
-from tasks_app.pool.connection.execute import ask as send
+from tasks_app.pool.connection.execute import fetch as send
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.flow_control import capacity, waiting_list
 from tasks_app.pool.runs import settle

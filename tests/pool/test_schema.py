@@ -192,8 +192,8 @@ def test_a_schema_that_is_too_new_says_that_the_code_is_old(
     """Not "migrate": this code has not the files for that, and would die in Alembic."""
     stands_at(connection, "9999", oldest)
     said = (
-        "^This code is older than the schema: that has version 9999 and needs code of "
-        f"{oldest or 9999} or newer, this is of {newest()}. Upgrade tasks_app.$"
+        "^This code is older than the schema: the schema has version 9999 and needs code of "
+        f"{oldest or 9999} or newer, this code is of {newest()}. Upgrade tasks_app.$"
     )
 
     for look in (check_schema, check_version, is_behind, migrate):

@@ -68,7 +68,7 @@ def behind(
     databases: Databases, old_database: str, next_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     """A copy of it, for the code of the next release."""
-    monkeypatch.setattr(schema, "_BESIDE", next_code / "migrations")
+    monkeypatch.setattr(schema, "_migrations", lambda: next_code / "migrations")
     engine = create_engine(
         databases.create("behind", old_database),
         connect_args={"options": "-c lock_timeout=10s"},
@@ -184,7 +184,7 @@ def test_a_second_one_waits_without_being_waited_for(
     until(lambda: builds(behind))
     second = start(heard.append)
     until(lambda: heard)
-    assert heard == ["Another migrate is at work; this one waits for it."]
+    assert heard == ["Another migrate is running; this one waits for it."]
 
     report.close()
 

@@ -46,7 +46,7 @@ ENDS_OF_RUNS = (
         "whatever refuses an outcome is a lost fence",
         "A claim is lost where a last word says so, and by no other error.",
         SUCCEED,
-        "return error.sqlstate == _LOST",
+        'return error.sqlstate == "TA002"',
         "return error.sqlstate is not None",
         f"{ENDS}an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease",
     ),

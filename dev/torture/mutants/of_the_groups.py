@@ -124,8 +124,8 @@ GROUPS_AND_PROGRESS = (
         "inner group in one that is over",
         "Nothing becomes part of a group that is over.",
         MAKE,
-        "if not connection.execute(_EXTEND, more).scalar():",
-        "if connection.execute(_EXTEND, more).scalar() is None:",
+        'if not connection.execute(text(f"SELECT {EXTEND}(',
+        'if None is connection.execute(text(f"SELECT {EXTEND}(',
         f"{GROUPS}an_inner_group_that_comes_late_is_refused",
     ),
     mutant(

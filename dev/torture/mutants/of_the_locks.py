@@ -72,8 +72,8 @@ LOCKS = (
         "lock taken over beneath a guard",
         "Under an open guard nobody takes over.",
         HOLD,
-        "\n    FOR KEY SHARE\n",
-        "\n",
+        "\n    FOR KEY SHARE",
+        "",
         f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
     ),
     mutant(

@@ -89,7 +89,7 @@ OPERATORS = (
         "settings: read only",
         "Who may only read is told so.",
         "tasks_app/pool/schema.py",
-        'if connection.execute(_READS).scalar() == "on":',
+        'if connection.execute(text("SHOW transaction_read_only")).scalar() == "on":',
         "if False:",
         f"{ODD}test_a_role_that_may_only_read_is_told_in_a_sentence",
     ),
@@ -185,9 +185,9 @@ OPERATORS = (
         "producers: a missing schema",
         "A producer whose schema is missing reads a sentence, and none of its payload.",
         "tasks_app/pool/connection/execute.py",
-        "        lack = _lack(error)\n        if not lack:\n            raise\n"
-        "    raise SchemaError(lack)  # not",
-        "        raise\n    raise SchemaError(lack)  # not",
+        "        schema_error = _schema_error(error)\n        if not schema_error:\n"
+        "            raise\n    raise SchemaError(schema_error)  # outside",
+        "        raise\n    raise SchemaError(schema_error)  # outside",
         "tests/pool/test_missing_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
     ),
     mutant(

@@ -70,8 +70,8 @@ POOL = (
         "cancel does not lock before it looks",
         "Cancel sees what a claim under way makes of the row.",
         "tasks_app/pool/tasks/cancel.py",
-        'ORDER BY p.id {WAIT}\n    """)',
-        'ORDER BY p.id\n    """)',
+        'ORDER BY p.id {WAIT}""")',
+        'ORDER BY p.id""")',
         f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
     ),
     mutant(
@@ -170,8 +170,8 @@ POOL = (
         "the short claim knows no pauses",
         "The short way takes nothing while anything stands before anybody.",
         CLAIM,
-        "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}",
-        "AND {UNLIMITED} AND {NO_QUEUE_SAYS}",
+        "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_DEFAULTS}",
+        "AND {UNLIMITED} AND {NO_QUEUE_DEFAULTS}",
         "tests/pool/flow_control/test_claim_unhindered.py::"
         "test_it_takes_nothing_while_anything_stands_before_anybody",
     ),
@@ -220,10 +220,9 @@ POOL = (
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
-                "    insert = Statement(*_insertion(row, now))\n",
-                "    insert = Statement(*_insertion(row, now))\n"
-                "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
-                "        return held\n",
+                "    for _ in range(TRIES):\n        created = yield insert\n",
+                "    if held := row.unique_key and (yield from resolve_in_pool(row, now)):\n"
+                "        return held\n    for _ in range(TRIES):\n        created = yield insert\n",
             ),
         ),
     ),
@@ -240,7 +239,7 @@ POOL = (
         "a requeue that leaves the old row behind",
         "An id lies in one pool.",
         "tasks_app/pool/tasks/requeue.py",
-        '    connection.execute(source.delete, {"id": task_id})\n',
+        '    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})\n',
         "",
         "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
     ),

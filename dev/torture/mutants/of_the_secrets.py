@@ -128,8 +128,8 @@ SECRETS = (
         "erase: late lines",
         "Log lines that come after the end of a run do not come after its erasure.",
         "tasks_app/pool/tasks/run_records.py",
-        "    WHERE l.lines <> '[]'\n",
-        "",
+        "    WHERE l.lines <> '[]'\"",
+        '"',
         f"{ERASE}test_log_lines_that_come_late_are_not_kept",
     ),
     mutant(

@@ -135,8 +135,8 @@ WAITING = (
         "waiting: looks without a lock",
         "A verb waits for what is open, and acts as if behind it.",
         AMEND,
-        "    FOR NO KEY UPDATE\n",
-        "",
+        '    FOR NO KEY UPDATE"',
+        '"',
         f"{RACES}test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it",
     ),
     mutant(

@@ -1,4 +1,4 @@
-"""psycopg's own connections: statements, COPY, and the part of a Connection that verbs use."""
+"""psycopg's own connections: statements, COPY, and the part of a Connection that we use."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaDat
 from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.connection.execute import Copy, Rows, Statement, in_psycopgs_words
+from tasks_app.pool.connection.execute import Copy, Rows, Statement, to_psycopg_sql
 from tasks_app.pool.connection.sessions import READABLE_STYLES, is_readable
 
 _TYPES = (
     *("bool", "int2", "int4", "int8", "float8", "numeric", "text", "varchar", "uuid"),
     *("json", "jsonb", "date", "time", "timestamptz", "interval"),
 )
+Raw: TypeAlias = psycopg.Connection[Any]
+AsyncRaw: TypeAlias = psycopg.AsyncConnection[Any]
 Values = Mapping[str, Any] | list[Mapping[str, Any]]
 Cursor = psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]
 
 
-class OnPsycopg:
-    """For verbs, a Connection."""
+def on_psycopg(raw: Raw | AsyncRaw) -> Connection:
+    """Return what our statements take for a Connection of SQLAlchemy."""
+    kind = _OnAsyncPsycopg if isinstance(raw, psycopg.AsyncConnection) else OnPsycopg
+    connection = cast("Connection", kind(raw))
+    if not is_readable(raw):
+        connection.execute(READABLE_STYLES)
+    return connection
 
+
+class OnPsycopg:
     def __init__(self, raw: Any) -> None:
         self._raw = raw
 
@@ -40,44 +49,40 @@ class OnPsycopg:
 
     def execute(self, statement: TextClause, values: Values | None = None) -> Result[Any]:
         with psycopg.Cursor(self._raw, row_factory=tuple_row) as cursor:
-            _read_plainly(cursor)
+            _set_loaders(cursor)
             with self._raw.pipeline() if is_in_pipeline(self._raw) else nullcontext():
                 if isinstance(values, list):
-                    cursor.executemany(_words(statement.text), values)
+                    cursor.executemany(_sql(statement.text), values)
                 else:
-                    cursor.execute(_words(statement.text), values or {})
+                    cursor.execute(_sql(statement.text), values or {})
             return _result(cursor, cursor.fetchall() if cursor.description else [])
 
 
 class _OnAsyncPsycopg(OnPsycopg):
-    """To be used in a greenlet of SQLAlchemy's."""
+    """For use in a greenlet of SQLAlchemy's."""
 
-    def do(self, step: Statement | Copy) -> Rows:
-        """Be as any connection for :func:`carry_out`."""
+    def do(self, step: Statement | Copy) -> Rows:  # run_statements calls it
         if isinstance(step, Copy):
             return await_(ado(self._raw, step))
         return await_(self._execute(step.sql.encode(), step.values)).fetchall()
 
     def execute(self, statement: TextClause, values: Values | None = None) -> Result[Any]:
-        return await_(self._execute(_words(statement.text), values or {}))
+        return await_(self._execute(_sql(statement.text), values or {}))
 
-    async def _execute(self, words: bytes, values: Values) -> Result[Any]:
+    async def _execute(self, sql: bytes, values: Values) -> Result[Any]:
         async with psycopg.AsyncCursor(self._raw, row_factory=tuple_row) as cursor:
-            _read_plainly(cursor)
+            _set_loaders(cursor)
             async with self._raw.pipeline() if is_in_pipeline(self._raw) else nullcontext():
                 if isinstance(values, list):
-                    await cursor.executemany(words, values)
+                    await cursor.executemany(sql, values)
                 else:
-                    await cursor.execute(words, values)
+                    await cursor.execute(sql, values)
             return _result(cursor, await cursor.fetchall() if cursor.description else [])
 
 
-def on_psycopg(raw: Raw | AsyncRaw) -> Connection:
-    kind = _OnAsyncPsycopg if isinstance(raw, psycopg.AsyncConnection) else OnPsycopg
-    connection = cast("Connection", kind(raw))
-    if not is_readable(raw):
-        connection.execute(READABLE_STYLES)
-    return connection
+@cache
+def _sql(statement: str) -> bytes:
+    return to_psycopg_sql(statement).encode()
 
 
 class _Rows(IteratorResult[Any]):
@@ -91,7 +96,8 @@ def _result(cursor: Cursor, rows: list[Any]) -> Result[Any]:
     return result
 
 
-def _read_plainly(cursor: Cursor) -> None:
+def _set_loaders(cursor: Cursor) -> None:
+    """Load our types as psycopg does by default, whatever loaders the connection's owner set."""
     for name, loader in _loaders():
         cursor.adapters.register_loader(name, loader)
 
@@ -103,28 +109,19 @@ def _loaders() -> list[tuple[str, type[Loader]]]:
     return [(name, loader) for name, loader in found if loader is not None]
 
 
-@cache
-def _words(statement: str) -> bytes:
-    return in_psycopgs_words(statement).encode()
-
-
-Raw: TypeAlias = psycopg.Connection[Any]
-AsyncRaw: TypeAlias = psycopg.AsyncConnection[Any]
-_AT_HAND = "_tasks_app_cursor"
-"""A connection's attribute: a cursor that has learned how to write values saves 4 % of a task."""
-FEW = 10
-"""Rows of its last answer that such a cursor may hold."""
-
-
 def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:
-    """Whether COPY would be refused."""
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
+_CACHED_CURSOR = "_tasks_app_cursor"
+"""A connection's attribute: a cursor that has learned how to write values saves 4 % of a task."""
+FEW = 10  # rows of its last answer that such a cursor may hold
+
+
 def do(connection: Raw, step: Statement | Copy) -> Rows:
-    cursor = vars(connection).pop(_AT_HAND, None)  # by one thread at a time
+    cursor = vars(connection).pop(_CACHED_CURSOR, None)  # one thread at a time has it
     if cursor is None:
-        cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever theirs is
+        cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # theirs may be another
     if isinstance(step, Copy):
         with cursor.copy(step.sql) as copy:
             for piece in step.pieces:
@@ -133,18 +130,11 @@ def do(connection: Raw, step: Statement | Copy) -> Rows:
     try:
         cursor.execute(step.sql, step.values)
     except UnicodeEncodeError as error:
-        raise _unspeakable(error) from None  # it has what was to be written in it
+        raise _encoding_error(error) from None  # the error contains the values
     rows: Rows = cursor.fetchall() if step.yields else ()
     if len(rows) <= FEW:
-        vars(connection)[_AT_HAND] = cursor
+        vars(connection)[_CACHED_CURSOR] = cursor
     return rows
-
-
-def _unspeakable(error: UnicodeEncodeError) -> TasksError:
-    return TasksError(
-        f"The client_encoding of this connection ({error.encoding}) lacks a character that is to "
-        "be written. Connect with client_encoding=utf8."
-    )
 
 
 async def ado(connection: AsyncRaw, step: Statement | Copy) -> Rows:
@@ -153,9 +143,16 @@ async def ado(connection: AsyncRaw, step: Statement | Copy) -> Rows:
             try:
                 await cursor.execute(step.sql, step.values)
             except UnicodeEncodeError as error:
-                raise _unspeakable(error) from None
+                raise _encoding_error(error) from None
             return await cursor.fetchall() if step.yields else ()
         async with cursor.copy(step.sql) as copy:
             for piece in step.pieces:
                 await copy.write(piece)
     return ()
+
+
+def _encoding_error(error: UnicodeEncodeError) -> TasksError:
+    return TasksError(
+        f"The client_encoding of this connection ({error.encoding}) lacks a character of the "
+        "values. Connect with client_encoding=utf8."
+    )

@@ -1,4 +1,4 @@
-"""Row by row: what the database refuses for the sake of one row must not stop the others."""
+"""Row by row: a row that the database refuses must not stop the others."""
 
 from __future__ import annotations
 
@@ -13,45 +13,12 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.config.unreachable import OF_ONE_ROW
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.tables import LEASE, NOW
+from tasks_app.pool.tables import LEASE, NOW, Clock
 
 log = quiet_logger(__name__)
 Row = TypeVar("Row")
 Done = TypeVar("Done")
-
-MOST_NAMED = 5
 ROUNDS = 10
-NOTE_OF_REFUSAL = "refused: "
-# Who finds the note locked leaves it: the other has something to tell, too.
-TELL = (
-    text(f"""
-    INSERT INTO {LEASE} (name, holder, token, rank) SELECT :name, '', gen_random_uuid(), 0
-    WHERE NOT EXISTS (SELECT FROM {LEASE} WHERE name = :name) ON CONFLICT DO NOTHING"""),
-    text(f"""
-    UPDATE {LEASE} SET done_at = {NOW}, notes = jsonb_build_object('rows', CAST(:rows AS text),
-        'why', CAST(:why AS text))
-    WHERE name = (SELECT name FROM {LEASE} WHERE name = :name FOR UPDATE SKIP LOCKED)"""),
-)
-_MAY_TELL = text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")
-_TOLD = text(f"""
-    SELECT substr(name, {len(NOTE_OF_REFUSAL) + 1}), notes ->> 'rows', notes ->> 'why', done_at
-    FROM {LEASE} WHERE starts_with(name, '{NOTE_OF_REFUSAL}')
-      AND done_at > {NOW} - interval '70 min' ORDER BY done_at DESC
-""")
-
-
-class Refusal(NamedTuple):
-    """Rows that a duty left as they are, since the database refuses what is to be done to them."""
-
-    what: str
-    rows: str
-    why: str
-    at: datetime
-
-
-def is_of_one_row(error: DBAPIError) -> bool:
-    """Whether the database refused a statement for what some row of it holds."""
-    return _sqlstate(error).startswith(OF_ONE_ROW)
 
 
 def row_by_row(
@@ -61,17 +28,16 @@ def row_by_row(
     what: str,
     *,
     left: set[Any] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Done]:
-    """Do it for all rows at once; what is refused is halved, down to the row that is the cause.
-
-    That one stays as it is; its name is added to ``left``. The log names it, and so does
-    ``doctor``. Returns what each part gave.
-    """
+    """Call ``do`` for all rows at once; halve a refused part, down to the row that is the cause."""
+    # Refused rows stay as they are; their names are added to ``left``. The log and ``doctor``
+    # name them. Returns the result of each part.
     refused: list[tuple[Row, DBAPIError]] = []
     done = list(_parts(connection, list(rows), do, refused))
     if refused:
-        names = [_name(row) for row, _ in refused]
+        # the task's id of a settlement, of a claim's fence or of a row; or the row itself
+        names = [getattr(getattr(row, "fence", row), "task_id", row) for row, _ in refused]
         tell(connection, what, names, refused[0][1], now=now)
         if left is not None:
             left.update(names)
@@ -85,9 +51,9 @@ def task_by_task(
     what: str,
     *,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, Done]:
-    """Do :func:`row_by_row`; return what became of each task."""
+    """Do :func:`row_by_row`; return the result of each task."""
     parts = row_by_row(connection, tasks, do, what, left=left, now=now)
     return {task_id: done for part in parts for task_id, done in part.items()}
 
@@ -100,58 +66,23 @@ def found_task_by_task(
     do: Callable[[Sequence[int]], Mapping[int, Done]],
     what: str,
 ) -> dict[int, Done]:
-    """Do it for up to ``most`` of what ``find`` yields.
-
-    Those in front may all be such as are refused: then it looks behind them.
-    """
+    """Do it for up to ``most`` of the ids that ``find`` yields."""
+    # The first ones may all be refused: then it skips them.
     for skipped in range(0, ROUNDS * most, most):
-        found = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars()
-        ids = found.all()
+        ids = connection.execute(find, {**values, "most": most, "skipped": skipped}).scalars().all()
         done = task_by_task(connection, ids, do, what, now=values["now"])
         if done or len(ids) < most:
             return done
     return {}
 
 
-def tell(
-    connection: Connection,
-    what: str,
-    names: Sequence[object],
-    error: DBAPIError,
-    *,
-    now: datetime | None = None,
-) -> None:
-    """Log which rows were refused, and note it for ``doctor`` if this role may."""
-    rows = ", ".join(map(str, names[:MOST_NAMED]))
-    if len(names) > MOST_NAMED:
-        rows += f" and {len(names) - MOST_NAMED} more"
-    why = _why(error)
-    log.error("%s is refused by the database: %s (%s)", what, rows, why)
-    if not connection.execute(_MAY_TELL).scalar():
-        return
-    for statement in TELL:
-        note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
-        connection.execute(statement, note)
-
-
-def refusals(connection: Connection, *, now: datetime | None = None) -> list[Refusal]:
-    """Return what was refused in the last hour, the newest first."""
-    return [Refusal(*row) for row in connection.execute(_TOLD, {"now": now})]
-
-
-def _name(row: Any) -> Any:
-    """Return the task's id of a settlement, of a claim's fence or of a row; or what it is."""
-    return getattr(getattr(row, "fence", row), "task_id", row)
+def is_of_one_row(error: DBAPIError) -> bool:
+    """Whether the database refused a statement because of the content of a row."""
+    return _sqlstate(error).startswith(OF_ONE_ROW)
 
 
 def _sqlstate(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or "")
-
-
-def _why(error: DBAPIError) -> str:
-    """Return what is wrong, without the values that PostgreSQL puts into its texts."""
-    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
-    return f"{type(error.orig).__name__} {_sqlstate(error)} {constraint or ''}".rstrip()
 
 
 def _parts(
@@ -177,3 +108,57 @@ def _parts(
         return
     for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         yield from _parts(connection, part, do, refused)
+
+
+class Refusal(NamedTuple):
+    what: str
+    rows: str
+    why: str
+    at: datetime
+
+
+NOTE_OF_REFUSAL = "refused: "
+MOST_NAMED = 5
+# A locked note is left alone: its locker has refusals to write, too.
+TELL = (
+    text(f"""
+    INSERT INTO {LEASE} (name, holder, token, rank) SELECT :name, '', gen_random_uuid(), 0
+    WHERE NOT EXISTS (SELECT FROM {LEASE} WHERE name = :name) ON CONFLICT DO NOTHING"""),
+    text(f"""
+    UPDATE {LEASE} SET done_at = {NOW}, notes = jsonb_build_object('rows', CAST(:rows AS text),
+        'why', CAST(:why AS text))
+    WHERE name = (SELECT name FROM {LEASE} WHERE name = :name FOR UPDATE SKIP LOCKED)"""),
+)
+
+
+def tell(
+    connection: Connection,
+    what: str,
+    names: Sequence[object],
+    error: DBAPIError,
+    *,
+    now: Clock = None,
+) -> None:
+    """Log which rows were refused, and note it for ``doctor`` if this role may."""
+    rows = ", ".join(map(str, names[:MOST_NAMED]))
+    if len(names) > MOST_NAMED:
+        rows += f" and {len(names) - MOST_NAMED} more"
+    constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    # PostgreSQL's own text would show values
+    why = f"{type(error.orig).__name__} {_sqlstate(error)} {constraint or ''}".rstrip()
+    log.error("The database refuses %s: %s (%s)", what, rows, why)
+    if connection.execute(text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")).scalar():
+        note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
+        for statement in TELL:
+            connection.execute(statement, note)
+
+
+_REFUSALS = text(f"""
+    SELECT substr(name, {len(NOTE_OF_REFUSAL) + 1}), notes ->> 'rows', notes ->> 'why', done_at
+    FROM {LEASE} WHERE starts_with(name, '{NOTE_OF_REFUSAL}')
+      AND done_at > {NOW} - interval '70 min' ORDER BY done_at DESC""")
+
+
+def refusals(connection: Connection, *, now: Clock = None) -> list[Refusal]:
+    """Return the refusals of the last hour, the newest first."""
+    return [Refusal(*row) for row in connection.execute(_REFUSALS, {"now": now})]

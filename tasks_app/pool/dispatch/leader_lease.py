@@ -1,7 +1,7 @@
-"""Leases of duties: which process scans or maintains, until when; by the database's clock.
+"""Leases of duties: which process scans or maintains, until when, by the database's clock.
 
-Leadership is an economy. Two leaders at once do double work and no harm, for a task is claimed
-once. So a lease may be short, and nobody waits for one.
+Leadership only saves work. Two leaders at once do the work twice and no harm, as a task is claimed
+once. So a lease may be short, and no process waits for one.
 """
 
 from __future__ import annotations
@@ -16,50 +16,38 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.connection.execute import Rows, Statement, ask, in_psycopgs_words
-from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED
+from tasks_app.pool.connection.execute import Rows, Statement, fetch, to_psycopg_sql
+from tasks_app.pool.tables import BECAUSE, DEPTHS, LEASE, NOW, REFUSED, Clock
 
 SCAN, MAINTAIN = "scan", "maintain"
-STRANGERS = "tasks_app: strangers"
-"""A note of ours, as two of the tables' names; others are named as entries of beat are."""
 
 
 class Rank(IntEnum):
-    """Who outranks whom: the higher one need not wait until the lower one's lease is over."""
+    """A holder of higher rank takes the lease without waiting for its end."""
 
-    WORK = 0
-    """``tasks-app work``: it publishes nothing, so it leads nobody, and only leaves its mark."""
-    STANDBY = 1
-    """A worker that stands in."""
-    BEAT = 2
-    """Beat, or another scheduler."""
+    WORK = 0  # ``tasks-app work``: it publishes nothing, so it holds no lease, only writes a mark
+    STANDBY = 1  # a worker that stands in
+    BEAT = 2  # beat, or another scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One duty as the database sees it."""
-
     holder: str
     token: UUID
     rank: int
-    free: bool
-    """Given back, or over."""
-    idle: timedelta | None
-    """Since the duty was last done; None: never."""
-    left: timedelta
-    """Until it is over, unless it is given back before or renewed; none: it is free."""
-    notes: dict[str, Any]
-    """What one holder hands on to the next."""
+    free: bool  # released, or expired
+    idle: timedelta | None  # since the duty was last done; None: never
+    left: timedelta  # until it expires; 0 if it is free
+    notes: dict[str, Any]  # from one holder to the next
 
     @property
     def refused_since(self) -> datetime | None:
-        """Since when the broker takes no messages from who leads; None: it does."""
+        """Since when the broker refuses the leader's messages; None: it accepts them."""
         since = self.notes.get(REFUSED)
         return datetime.fromisoformat(since) if isinstance(since, str) else None
 
     @property
     def refused_because(self) -> str:
-        """What the broker last had against it."""
         why = self.notes.get(BECAUSE)
         return why if isinstance(why, str) else ""
 
@@ -70,20 +58,34 @@ class Lease:
         return depths if isinstance(depths, dict) else {}
 
     def open_to(self, token: UUID, rank: int) -> bool:
-        """Tell whether :func:`hold` would be granted now."""
+        """Whether :func:`hold` would succeed now."""
         return self.free or self.token == token or self.rank < rank
 
 
 _FREE = f"coalesce(l.held_until <= {NOW}, true)"
+# in the order of Lease
 _COLUMNS = f"""
     l.holder, l.token, l.rank, {_FREE} AS free,
     {NOW} - l.done_at AS idle, greatest(l.held_until - {NOW}, interval '0') AS left,
     CAST(l.notes AS text) AS notes
 """
-"""In the order of :class:`Lease`."""
-# Asked each second of an idle pool, in psycopg's words: SQLAlchemy takes longer than the server.
-_READ = in_psycopgs_words(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
-_HOLD = in_psycopgs_words(f"""
+# Runs each second of an idle pool: SQLAlchemy would take longer than the server.
+_READ = to_psycopg_sql(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
+
+
+def read(connection: Connection, name: str, *, now: Clock = None) -> Lease | None:
+    """Return the duty's lease; None: it was never held."""
+    return _lease(fetch(connection, Statement(_READ, {"name": name, "now": now})))
+
+
+def _lease(rows: Rows) -> Lease | None:
+    if not rows:
+        return None
+    holder, token, rank, free, idle, left, notes = rows[0]
+    return Lease(holder, token, rank, free, idle, left, json.loads(notes))
+
+
+_HOLD = to_psycopg_sql(f"""
     INSERT INTO {LEASE} AS l (name, holder, token, rank, held_since, held_until)
     VALUES (:name, :holder, :token, :rank, {NOW}, {NOW} + CAST(:ttl AS interval))
     ON CONFLICT (name) DO UPDATE SET
@@ -92,49 +94,7 @@ _HOLD = in_psycopgs_words(f"""
                           ELSE EXCLUDED.held_since END,
         held_until = EXCLUDED.held_until
     WHERE l.token = EXCLUDED.token OR l.rank < EXCLUDED.rank OR {_FREE}
-    RETURNING {_COLUMNS}
-""")
-_RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
-_DONE = in_psycopgs_words(f"""
-    UPDATE {LEASE} l SET done_at = {NOW}, notes = notes || CAST(:notes AS jsonb), held_until = CASE
-        WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
-        ELSE l.held_until END
-    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
-""")
-_MARK = text(f"""
-    INSERT INTO {LEASE} AS l (name, holder, token, rank, done_at)
-    VALUES (:name, :holder, gen_random_uuid(), {Rank.WORK:d}, {NOW})
-    ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, rank = EXCLUDED.rank,
-        held_until = NULL, done_at = EXCLUDED.done_at
-    WHERE {_FREE}
-""")
-_NOTE = text(f"""
-    UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
-    WHERE name = :name AND token = :token
-""")
-
-_REFUSED = text(f"""
-    UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
-        || jsonb_build_object('{BECAUSE}', CAST(:why AS text))
-    WHERE name = :name RETURNING notes ->> CAST(:note AS text)
-""")
-_STRANGERS = text(f"""
-    UPDATE {LEASE} SET notes = notes || jsonb_build_object(CAST(:note AS text), jsonb_build_object(
-        'at', {NOW}, 'number', :number
-            + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
-    WHERE name = :name
-""")
-_SEEN = text(f"""
-    SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
-    FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
-    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
-""")
-_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
-
-
-def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
-    """Return the duty's lease; None: nobody ever held it."""
-    return _lease(ask(connection, Statement(_READ, {"name": name, "now": now})))
+    RETURNING {_COLUMNS}""")
 
 
 def hold(
@@ -145,19 +105,26 @@ def hold(
     token: UUID,
     rank: int,
     ttl: timedelta,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> Lease | None:
-    """Take or renew the lease; None: somebody else holds it.
-
-    One statement: it waits for a concurrent writer of the row, and judges what that one left.
-    """
+    """Acquire or renew the lease; None: another process holds it."""
+    # One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
     values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
-    return _lease(ask(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
+    return _lease(fetch(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
+
+
+_RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
 
 
 def release(connection: Connection, name: str, token: UUID) -> None:
-    """Give the lease back, if it is still ours."""
     connection.execute(_RELEASE, {"name": name, "token": token})
+
+
+_DONE = to_psycopg_sql(f"""
+    UPDATE {LEASE} l SET done_at = {NOW}, notes = notes || CAST(:notes AS jsonb), held_until = CASE
+        WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
+        ELSE l.held_until END
+    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}""")
 
 
 def done(
@@ -167,61 +134,78 @@ def done(
     ttl: timedelta,
     depths: Mapping[str, int] | None = None,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> bool:
-    """Write down that the duty was done just now, by any owner; True: this one holds the lease.
-
-    It is renewed with that, so that a duty which is done often costs one write each time.
-    ``depths``: how many messages were in the broker, by queue; None: the duty does not know.
-    """
+    """Record that the duty was done just now, by any process; return whether this one holds it."""
+    # This renews the lease, so that a frequent duty costs one write each time. ``depths``: how
+    # many messages were in the broker, by queue; None: unknown.
     notes = json.dumps({} if depths is None else {DEPTHS: depths})
     values = {"name": name, "token": token, "ttl": ttl, "notes": notes, "now": now}
-    return any(renewed for (renewed,) in ask(connection, Statement(_DONE, values)))
+    return any(renewed for (renewed,) in fetch(connection, Statement(_DONE, values)))
 
 
-def mark(connection: Connection, name: str, holder: str, *, now: datetime | None = None) -> None:
-    """Write down that the duty is done here without a lease, unless somebody holds it."""
+_MARK = text(f"""
+    INSERT INTO {LEASE} AS l (name, holder, token, rank, done_at)
+    VALUES (:name, :holder, gen_random_uuid(), {Rank.WORK:d}, {NOW})
+    ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder, rank = EXCLUDED.rank,
+        held_until = NULL, done_at = EXCLUDED.done_at
+    WHERE {_FREE}""")
+
+
+def mark(connection: Connection, name: str, holder: str, *, now: Clock = None) -> None:
+    """Record that this process does the duty without a lease, unless the lease is held."""
     connection.execute(_MARK, {"name": name, "holder": holder, "now": now})
 
 
+_NOTE = text(f"""
+    UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
+    WHERE name = :name AND token = :token""")
+
+
 def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
-    """Add to what the next holder will read; False: somebody else has taken the lease."""
+    """Add notes for the next holder; False: the lease is lost."""
     values = {"name": name, "token": token, "notes": json.dumps(notes)}
     return connection.execute(_NOTE, values).rowcount == 1
 
 
-def refused(
-    connection: Connection, name: str, why: str, *, now: datetime | None = None
-) -> str | None:
-    """Write down that the broker refuses messages, and why; return since when, under any leader."""
+_REFUSED = text(f"""
+    UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
+        || jsonb_build_object('{BECAUSE}', CAST(:why AS text))
+    WHERE name = :name RETURNING notes ->> CAST(:note AS text)""")
+_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
+
+
+def refused(connection: Connection, name: str, why: str, *, now: Clock = None) -> str | None:
+    """Record that the broker refuses messages, and why; return since when, under any leader."""
     values = {"name": name, "note": REFUSED, "why": why, "now": now}
     return connection.execute(_REFUSED, values).scalar()
 
 
 def taken(connection: Connection, name: str) -> None:
-    """Write down that it takes them again."""
     connection.execute(_TAKEN, {"name": name, "notes": [REFUSED, BECAUSE]})
 
 
-def count_strangers(
-    connection: Connection, name: str, number: int, *, now: datetime | None = None
-) -> None:
-    """Add to how many messages of other pools were refused."""
-    values = {"name": name, "note": STRANGERS, "number": number, "now": now}
-    connection.execute(_STRANGERS, values)
+_FOREIGN = "tasks_app: strangers"
+_COUNT_FOREIGN = text(f"""
+    UPDATE {LEASE} SET notes = notes || jsonb_build_object(CAST(:note AS text), jsonb_build_object(
+        'at', {NOW}, 'number', :number
+            + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
+    WHERE name = :name""")
+_FOREIGN_SINCE = text(f"""
+    SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
+    FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
+    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)""")
+
+
+def count_strangers(connection: Connection, name: str, number: int, *, now: Clock = None) -> None:
+    values = {"name": name, "note": _FOREIGN, "number": number, "now": now}
+    connection.execute(_COUNT_FOREIGN, values)
 
 
 def strangers(
-    connection: Connection, name: str, within: timedelta, *, now: datetime | None = None
+    connection: Connection, name: str, within: timedelta, *, now: Clock = None
 ) -> tuple[int, datetime] | None:
-    """Return how many there were, and when some were last; None: none lately."""
-    values = {"name": name, "note": STRANGERS, "within": within, "now": now}
-    row = connection.execute(_SEEN, values).first()
+    """Return the number of messages of other pools, and the time of the last; None: none lately."""
+    values = {"name": name, "note": _FOREIGN, "within": within, "now": now}
+    row = connection.execute(_FOREIGN_SINCE, values).first()
     return None if row is None else (row[0], row[1])
-
-
-def _lease(rows: Rows) -> Lease | None:
-    if not rows:
-        return None
-    holder, token, rank, free, idle, left, notes = rows[0]
-    return Lease(holder, token, rank, free, idle, left, json.loads(notes))

@@ -1,16 +1,16 @@
-"""Which tasks are due now or soon, whether the leader has work, and how long tasks usually run."""
+"""Which tasks are due now or soon, whether the leader has work, how long tasks usually run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
 from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.conditions import (
     BEHIND,
@@ -32,6 +32,7 @@ from tasks_app.pool.tables import (
     QUEUE,
     SCHEDULE,
     UNGATED,
+    Clock,
     has_pending,
 )
 
@@ -44,17 +45,12 @@ class DueRows:
     ids: list[int]
     names: list[str]
     priorities: list[int]
-    scan_at: list[float]
-    """Seconds since 1970, as ``datetime.timestamp`` counts them."""
-    barred: frozenset[int]
-    """Those that are disabled or expired; to be swept."""
-    gated: frozenset[int] = frozenset()
-    """Those that gates stand before."""
-    held: frozenset[int] = frozenset()
-    """Those that a breaker holds; to be put aside."""
+    scan_at: list[float]  # seconds since 1970, as ``datetime.timestamp`` counts them
+    barred: frozenset[int]  # disabled or expired; to be swept
+    gated: frozenset[int] = frozenset()  # behind gates
+    held: frozenset[int] = frozenset()  # held by a breaker; to be parked
 
     def rows(self) -> Iterable[tuple[int, str, float]]:
-        """Return id, name and scan_at of each."""
         return zip(self.ids, self.names, self.scan_at, strict=True)
 
 
@@ -80,8 +76,7 @@ _DUE = text(f"""
                   AND {BEHIND}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL
-""")
+    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL""")
 
 
 def due(
@@ -90,13 +85,11 @@ def due(
     *,
     after: Places | None = None,
     within: timedelta | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[DueRows]:
-    """Return up to ``wanted`` due rows of each queue, by priority, then scan_at, then id.
-
-    Queues that have none or stand still are left out. The rows of a queue and priority begin behind
-    ``after``. What is due for longer than ``within`` is not read.
-    """
+    """Return up to ``wanted`` due rows of each queue, by priority, then scan_at, then id."""
+    # Queues that have none or are stopped are left out. The rows of a queue and priority begin
+    # after ``after``. Rows due for longer than ``within`` are not read.
     queues = list(wanted)
     values = {"queues": queues, "most": list(wanted.values()), "within": within, "now": now}
     values |= scan_position_values(queues, after)
@@ -116,16 +109,13 @@ def due(
 
 
 class Upcoming(NamedTuple):
-    """A row that becomes due soon."""
-
     id: int
     queue: str
-    due_in_s: float
-    """From the statement on, by the database's clock."""
+    due_in_s: float  # from the statement on, by the database's clock
 
 
-# A few rows of the index per queue and priority. One that is parked has been due for a while. To
-# look behind such rows would read all of them, however many there are.
+# A few rows of the index per queue and priority. A parked row has been due for a while; to look
+# behind such rows would read all of them.
 _FROM = f"{NOW} - CAST(:since AS interval)"
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
@@ -138,8 +128,7 @@ _UPCOMING = text(f"""
           AND p.scan_at > {_FROM} AND p.scan_at <= {NOW} + CAST(:within AS interval)
         ORDER BY p.scan_at, p.id LIMIT :most) AS p
     WHERE p.due_at > {_FROM}
-    ORDER BY p.scan_at, p.id LIMIT :most
-""")
+    ORDER BY p.scan_at, p.id LIMIT :most""")
 
 
 def upcoming(
@@ -149,47 +138,34 @@ def upcoming(
     most: int = 10,
     *,
     since: timedelta = timedelta(0),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[Upcoming]:
-    """Return up to ``most`` rows that become due ``within`` this time, nearest first.
-
-    Rows that became due ``since`` the caller's last look are among them: it has not seen those. A
-    queue that stands still has none: to wake up for it would be in vain.
-    """
+    """Return up to ``most`` rows that become due ``within`` this time, nearest first."""
+    # They include rows that became due ``since`` the caller's last scan. Stopped queues are left
+    # out.
     values = {"queues": list(queues), "within": within, "most": most, "since": since, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCheck:
-    """What one cheap read tells of a pool."""
+    """Whether the leader has work, by one cheap read."""
 
-    expired: bool
-    """A lease is over."""
-    next_due: timedelta | None
-    """Until the first row is to be looked at, below zero if it is; None: nothing waits, but in
-    queues that stand still."""
-    next_fire_s: float | None = None
-    """Until the first schedule is to be looked at, in seconds."""
-    next_look_s: float | None = None
-    """Until the first gate is to be looked at, in seconds."""
-    gates: bool = False
-    """A queue gives way to others, or may have to."""
-    breakers: bool = False
-    """A breaker is to be looked at."""
-    barred: bool = False
-    """A task is to be swept."""
-
-    at_s: float = field(default=0.0, compare=False)
-    """When that was, in seconds since 1970."""
+    expired: bool  # a task's lease is over
+    next_due: timedelta | None  # to the first row; negative: overdue; None: no such row
+    next_fire_s: float | None = None  # until the first schedule is due, in seconds
+    next_look_s: float | None = None  # until the first gate is checked, in seconds
+    gates: bool = False  # a queue has a load gate
+    breakers: bool = False  # a breaker is due
+    barred: bool = False  # a task is to be swept
+    at_s: float = field(default=0.0, compare=False)  # of the read, in seconds since 1970
 
     def is_quiet(self, within: timedelta) -> bool:
-        """Tell whether no queue has work for this long."""
         near = self.next_due is not None and self.next_due <= within
         return not (self.expired or self.barred or near)
 
 
-_IDLE_CHECK = in_psycopgs_words(f"""
+_IDLE_CHECK = to_psycopg_sql(f"""
     WITH RECURSIVE {WAITS}
     SELECT EXISTS (SELECT FROM {PENDING} p
                 WHERE p.state = '{State.RUNNING}' AND p.lease_until < {NOW}) AS expired,
@@ -202,33 +178,31 @@ _IDLE_CHECK = in_psycopgs_words(f"""
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
         EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
         EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
-        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
-""")
+        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s""")
 
 
-def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
-    (row,) = ask(connection, Statement(_IDLE_CHECK, {"now": now}))
+def check_idle(connection: Connection, *, now: Clock = None) -> IdleCheck:
+    (row,) = fetch(connection, Statement(_IDLE_CHECK, {"now": now}))
     return IdleCheck(*row)
 
 
 _READ = text(f"SELECT name, run_s FROM {PACE} WHERE name = ANY(CAST(:names AS text[]))")
+
+
+def read_run_times(connection: Connection, names: Collection[str]) -> dict[str, float]:
+    return {row.name: row.run_s for row in connection.execute(_READ, {"names": list(names)})}
+
+
 _WRITE = text(f"""
     INSERT INTO {PACE} (name, run_s, updated_at)
     SELECT l.name, l.run_s, {NOW}
     FROM unnest(CAST(:names AS text[]), CAST(:seconds AS double precision[])) AS l(name, run_s)
     ORDER BY l.name
-    ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at
-""")
-
-
-def read_run_times(connection: Connection, names: Collection[str]) -> dict[str, float]:
-    """Return the seconds that are known."""
-    return {row.name: row.run_s for row in connection.execute(_READ, {"names": list(names)})}
+    ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at""")
 
 
 def write_run_times(
-    connection: Connection, seconds: Mapping[str, float], *, now: datetime | None = None
+    connection: Connection, seconds: Mapping[str, float], *, now: Clock = None
 ) -> None:
-    """Write down what a child learned; the last one to learn is right."""
     values = {"names": list(seconds), "seconds": list(seconds.values()), "now": now}
     connection.execute(_WRITE, values)

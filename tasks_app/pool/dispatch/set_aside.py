@@ -1,9 +1,10 @@
-"""Due rows that must not run here: skipped, expired, parked, or known to other workers only."""
+"""Due rows that must not run here: skipped, expired, parked, or for other workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import Connection, text
 
@@ -11,13 +12,12 @@ from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
-from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, array, leave
+from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, array, move_out
 from tasks_app.pool.statistics.parts import add_moved
-from tasks_app.pool.tables import NOW, PENDING, WORKER, admits, admits_by_id
+from tasks_app.pool.tables import NOW, PENDING, WORKER, Clock, admits, admits_by_id
 
-
-def _held(which: str) -> str:
-    return f"""
+BARRED_OF = move_out(
+    f"""
     SELECT {WITH_ITS_DATE},
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
@@ -28,24 +28,20 @@ def _held(which: str) -> str:
         NULL AS traceback, NULL AS encrypted_message, NULL::bytea AS fingerprint,
         NULL::integer AS run_ms,
         CASE WHEN NOT p.enabled THEN '{Event.SKIP}' ELSE '{Event.EXPIRE}' END AS event
-    FROM {PENDING} p WHERE {which} {SKIP_LOCKED}
-    """
-
-
-BARRED_OF = leave(
-    _held(f"""p.id = ANY(CAST(:ids AS bigint[])) AND p.due_at <= {NOW}
+    FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.due_at <= {NOW}
       AND (NOT p.enabled AND {admits(Event.SKIP)}
            OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
       AND {admits_by_id(Event.EXPIRE)}
-    ORDER BY p.id"""),
-    told=NAMED,
+    ORDER BY p.id {SKIP_LOCKED}""",
+    returns=NAMED,
     origin=State.PENDING,
 )
+# as in the index, which holds these rows only
 _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.due_at END"
-"""As in the index, which holds these rows and no others."""
+# the condition that a row is to be swept
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
-"""The condition that a row is to be swept."""
 FIND_BARRED = f"""
     SELECT p.id FROM {PENDING} p WHERE {BARRED} ORDER BY {_LEAVES_AT} LIMIT :most OFFSET :skipped
 """
@@ -53,33 +49,23 @@ _FIND_BARRED = text(FIND_BARRED)
 SWEEPS = "sweep of tasks"
 
 
-def sweep(
-    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
-) -> dict[int, State]:
+def sweep(connection: Connection, ids: Sequence[int], *, now: Clock = None) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
-    return task_by_task(connection, ids, _mover(connection, now), SWEEPS, now=now)
+    return task_by_task(connection, ids, partial(_sweep, connection, now), SWEEPS, now=now)
 
 
-def sweep_all(
-    connection: Connection, most: int, *, now: datetime | None = None
-) -> dict[int, State]:
-    """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    move = _mover(connection, now)
+def sweep_all(connection: Connection, most: int, *, now: Clock = None) -> dict[int, State]:
+    move = partial(_sweep, connection, now)
     return found_task_by_task(connection, _FIND_BARRED, {"now": now}, most, move, SWEEPS)
 
 
-def _mover(
-    connection: Connection, now: datetime | None
-) -> Callable[[Sequence[int]], dict[int, State]]:
-    def move(ids: Sequence[int]) -> dict[int, State]:
-        rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
-        return add_moved(connection, rows, now=now)
-
-    return move
+def _sweep(connection: Connection, now: Clock, ids: Sequence[int]) -> dict[int, State]:
+    rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
+    return add_moved(connection, rows, now=now)
 
 
 _PARK = text(f"""
-    WITH aside AS MATERIALIZED (
+    WITH parked AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.EXPIRE)}
           AND p.scan_at <= {NOW}
@@ -87,8 +73,7 @@ _PARK = text(f"""
     UPDATE {PENDING} p
     SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval),
         parked = :reason, parked_kind = :kind, parked_for = :subject
-    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
-""")
+    WHERE p.id = ANY(ARRAY(SELECT id FROM parked))""")
 
 
 def park(
@@ -97,7 +82,7 @@ def park(
     reason: WaitingReason,
     wait: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
     """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
     values = {"reason": str(reason), "kind": reason.kind.value, "subject": reason.subject}
@@ -112,15 +97,13 @@ def park(
 _KNOWN = text(f"""
     SELECT DISTINCT h.name FROM {WORKER} w CROSS JOIN LATERAL unnest(w.handlers) AS h(name)
     WHERE w.seen_at > {NOW} - CAST(:within AS interval)
-      AND w.queues && CAST(:queues AS text[]) AND h.name <> ALL (CAST(:own AS text[]))
-""")
+      AND w.queues && CAST(:queues AS text[]) AND h.name <> ALL (CAST(:own AS text[]))""")
 _OF_OTHERS = text(f"""
     SELECT p.queue, p.id FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
       AND p.due_at <= {NOW} AND p.parked IS NULL AND p.name = ANY(CAST(:names AS text[]))
       AND {is_free()} AND {queue_runs("p.queue")}
-    ORDER BY p.queue, p.id
-""")
+    ORDER BY p.queue, p.id""")
 
 
 def known_elsewhere(
@@ -129,20 +112,16 @@ def known_elsewhere(
     own: Collection[str],
     within: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> set[str]:
-    """Return the names beside our ``own`` that live workers of these queues know."""
+    """Return the names, without our ``own``, that live workers of these queues know."""
     values = {"queues": list(queues), "own": list(own), "within": within, "now": now}
     return set(connection.execute(_KNOWN, values).scalars())
 
 
 def tasks_of_other_workers(
-    connection: Connection,
-    ids: Sequence[int],
-    names: Collection[str],
-    *,
-    now: datetime | None = None,
+    connection: Connection, ids: Sequence[int], names: Collection[str], *, now: Clock = None
 ) -> list[tuple[str, int]]:
-    """Return queue and id of those that may run just now and have one of these names."""
+    """Return queue and id of those that may run now and have one of these names."""
     values = {"ids": array(map(int, ids)), "names": list(names), "now": now}
     return [(queue, task_id) for queue, task_id in connection.execute(_OF_OTHERS, values)]

@@ -1,8 +1,7 @@
-"""Capacity: how gates stand, and which tasks find room.
+"""Capacity of gates: limits, token buckets and order keys.
 
-Running tasks are counted each time: a run that ends, in whatever way, makes room. A decision under
-the lock of a gate's row is exact. The locks are taken in one order, and no row of a task is waited
-for under them.
+Running tasks are counted each time, so any end of a run makes room. A decision under the lock of a
+gate's row is exact. Gates are locked in one order, and no row of a task is waited for under them.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, room_
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
+from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING, Clock
 
 _ENTER = text(f"""
     INSERT INTO {GATE} (gate)
     SELECT g.gate FROM unnest(CAST(:gates AS text[])) AS g(gate)
     WHERE NOT EXISTS (SELECT FROM {GATE} t WHERE t.gate = g.gate)
-    ORDER BY g.gate COLLATE "C" ON CONFLICT (gate) DO NOTHING
-""")
+    ORDER BY g.gate COLLATE "C" ON CONFLICT (gate) DO NOTHING""")
 _BUCKETS = f"""
     SELECT t.gate, t.tokens, CAST(EXTRACT(EPOCH FROM {NOW} - t.filled_at) AS float), {NOW}
     FROM {GATE} t WHERE t.gate = ANY(CAST(:gates AS text[]))
@@ -33,14 +31,14 @@ _BUCKETS = f"""
 _READ = text(_BUCKETS)
 _LOCK = text(f"""{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR NO KEY UPDATE OF t""")
 
+# which column of a task names its gate of each kind; of several limit keys, the first one's gate
 COLUMNS = {
     GateKind.ORDER: "order_key",
     GateKind.QUEUE: "queue",
     GateKind.NAME: "name",
     GateKind.KEY: "limit_key",
 }
-"""Which column of a task names its gate of each kind; of several limit keys, that of the first."""
-# A kind that is not asked about is not read.
+# Kinds without keys are not read.
 _RUNNING = " UNION ALL ".join(
     f"""
     SELECT '{kind}' AS kind, p.{column} AS key, count(*), min(p.started_at) FROM {PENDING} p
@@ -49,14 +47,14 @@ _RUNNING = " UNION ALL ".join(
     GROUP BY p.{column}"""
     for kind, column in COLUMNS.items()
 )
-# Of tasks with several keys all that run are read, by an index of their own: they are few.
+# Running tasks with several keys are few, and have an index: all are read.
 _ALSO_BY_MORE_KEYS = f""" UNION ALL
     SELECT '{GateKind.KEY}', m.key, count(*), min(m.started_at) FROM (
         SELECT unnest(p.more_limit_keys) AS key, p.started_at FROM {PENDING} p
         WHERE p.state = '{State.RUNNING}' AND p.more_limit_keys IS NOT NULL) AS m
     WHERE m.key = ANY(CAST(:{GateKind.KEY} AS text[])) GROUP BY m.key"""
 _RUNNING_BY_KEYS, _RUNNING_BY_OTHERS = text(_RUNNING + _ALSO_BY_MORE_KEYS), text(_RUNNING)
-# A task that has begun and waits for its retry keeps its place, unless it skips.
+# A task that waits for its retry keeps its place, unless it skips.
 _HEADS = text(f"""
     SELECT g.key, h.id, CAST(EXTRACT(EPOCH FROM h.expires_at - {NOW}) AS float) AS leaves_s
     FROM unnest(CAST(:keys AS text[])) AS g(key)
@@ -68,28 +66,24 @@ _HEADS = text(f"""
         ORDER BY p.id LIMIT 1) AS h
     WHERE NOT EXISTS (
         SELECT FROM {ERROR} e
-        WHERE e.order_key = g.key AND e.id < h.id AND e.order_skips IS NOT TRUE OFFSET 0)
-""")
+        WHERE e.order_key = g.key AND e.id < h.id AND e.order_skips IS NOT TRUE OFFSET 0)""")
 _SPEND = text(f"""
     UPDATE {GATE} t SET filled_at = greatest(t.filled_at, CAST(:at AS timestamptz)),
         tokens = (CAST(:tokens AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]
-    WHERE t.gate = ANY(CAST(:gates AS text[]))
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[]))""")
 
 
 def enter(connection: Connection, gates: Collection[Gate]) -> None:
-    """Make rows for gates that have none; COMMIT before they are locked."""
+    """Insert missing rows of gates; COMMIT before they are locked."""
     if gates:
         connection.execute(_ENTER, {"gates": text_array(gates)})
 
 
 def lock(
-    connection: Connection, gates: Collection[Gate], *, now: datetime | None = None
+    connection: Connection, gates: Collection[Gate], *, now: Clock = None
 ) -> dict[Gate, TokenBucket]:
-    """Lock the gates in one order; return the buckets of those that have a row.
-
-    No other claim changes what is read between this and the end of the transaction.
-    """
+    """Lock the gates in one order; return the buckets of those that have a row."""
+    # Until the transaction ends, no other claim changes what is read.
     return _buckets(connection, _LOCK, gates, now)
 
 
@@ -99,9 +93,9 @@ def rooms_of(
     limits: Limits,
     buckets: Mapping[Gate, TokenBucket] | None = None,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[Gate, Capacity]:
-    """Return how the gates stand; ``buckets`` as :func:`lock` has found them."""
+    """Return the capacity of each gate; ``buckets`` as :func:`lock` returned them."""
     if not gates:
         return {}
     if buckets is None:
@@ -111,7 +105,7 @@ def rooms_of(
     heads = _heads(connection, [gate.key for gate in gates if gate.kind is GateKind.ORDER], now)
     rooms: dict[Gate, Capacity] = {}
     for gate in gates:
-        head, leaves_s = heads.get(gate.key, _NOBODY)
+        head, leaves_s = heads.get(gate.key, (None, None))
         limit, bucket = limits.of(gate), buckets.get(gate)
         number, since = running.get(gate, (0, None))
         rooms[gate] = room_of(gate, limit, number, head, bucket)
@@ -120,11 +114,8 @@ def rooms_of(
     return rooms
 
 
-_NOBODY = (None, None)
-
-
 def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]) -> None:
-    """Take a token for each start out of the buckets; under the locks."""
+    """Take a token for each start from the buckets, under the locks."""
     spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
     for gate in spent:
         rooms[gate].tokens -= started[gate]
@@ -138,7 +129,7 @@ def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, C
 
 
 def _buckets(
-    connection: Connection, statement: object, gates: Iterable[Gate], now: datetime | None
+    connection: Connection, statement: object, gates: Iterable[Gate], now: Clock
 ) -> dict[Gate, TokenBucket]:
     named = {str(gate): gate for gate in gates}
     if not named:
@@ -152,7 +143,7 @@ def _buckets(
 def _running(
     connection: Connection, gates: Iterable[Gate]
 ) -> dict[Gate, tuple[int, datetime | None]]:
-    """Return how many run behind each gate, and since when the first of them runs."""
+    """Return how many tasks run under each gate, and since when the first does."""
     keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
     for kind, key in gates:
         keys[kind].append(key)
@@ -167,9 +158,9 @@ def _running(
 
 
 def _heads(
-    connection: Connection, keys: list[str], now: datetime | None
+    connection: Connection, keys: list[str], now: Clock
 ) -> dict[str, tuple[int, float | None]]:
-    """Return the first task in line of each key, and in how many seconds it expires."""
+    """Return the first task of each order key, and in how many seconds it expires."""
     if not keys:
         return {}
     rows = connection.execute(_HEADS, {"keys": text_array(keys), "now": now})

@@ -1,7 +1,7 @@
-"""Fair queues: which ones are, and what waits in them, by key and priority.
+"""Fair queues: their weights, and their waiting tasks by key and priority.
 
-A queue is fair if it has a row. Its tasks with a key are found by an index of their own, a few of
-each line, however many wait behind them.
+A queue is fair if it has a row. An index finds its tasks with a key, a few of each line, however
+many wait.
 """
 
 from __future__ import annotations
@@ -9,30 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.flow_control.admission import FairLine
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
-from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
+from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED, Clock
 
-MOST_LINES = 1_000
-"""Read in one pass; the next pass goes on behind the last key."""
+MOST_LINES = 1_000  # read in one pass; the next pass goes on behind the last key
 
 _QUEUES = text(f"SELECT queue, weights FROM {FAIR}")
 _SET = text(f"""
     INSERT INTO {FAIR} (queue, weights) VALUES (:queue, CAST(:weights AS jsonb))
     ON CONFLICT (queue) DO UPDATE SET weights = excluded.weights, changed_by = current_user,
-        changed_at = statement_timestamp()
-""")
+        changed_at = statement_timestamp()""")
 _UNSET = text(f"DELETE FROM {FAIR} WHERE queue = :queue RETURNING queue")
 
+# As in the index. The lanes of a queue are between its name with a colon and with a semicolon.
 _LANE = """(p.queue || ':' || p.fair_key) COLLATE "C\""""
-"""As in the index. The lanes of a queue lie between its name with a colon and with a semicolon."""
-_KEYED = f"p.state <> '{State.RUNNING}' AND p.fair_key IS NOT NULL"
-"""In the words of the index, so that no other can be taken for it."""
+_KEYED = f"p.state <> '{State.RUNNING}' AND p.fair_key IS NOT NULL"  # exactly as in the index
 _LINES = text(f"""
     WITH RECURSIVE line AS (
         (SELECT {_LANE} AS lane, p.priority FROM {PENDING} p
@@ -45,15 +41,13 @@ _LINES = text(f"""
             WHERE {_KEYED} AND ({_LANE}, p.priority) > (l.lane, l.priority)
               AND {_LANE} < CAST(:queue AS text) || ';'
             ORDER BY {_LANE}, p.priority LIMIT 1) AS n)
-    SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most
-""")
+    SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most""")
 _WAITING = text(f"""
     SELECT k.key, (SELECT count(*) FROM (
         SELECT FROM {PENDING} p
         WHERE {_KEYED} AND {_LANE} = CAST(:queue AS text) || ':' || k.key LIMIT :most) AS p)
         AS number
-    FROM unnest(CAST(:keys AS text[])) AS k(key)
-""")
+    FROM unnest(CAST(:keys AS text[])) AS k(key)""")
 _ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
     p.parked_kind"""
 _DUE = f"""
@@ -66,7 +60,6 @@ _DUE = f"""
 
 
 def _heads(locking: str) -> TextClause:
-    """Return the statement; what only looks like the front of the keyless is read, too."""
     return text(f"""
     SELECT l.key, l.priority, p.id, p.name, date_part('epoch', p.scan_at) AS scan_at,
         NOT p.enabled OR coalesce(p.expires_at <= {NOW}, false) AS barred,
@@ -88,8 +81,7 @@ def _heads(locking: str) -> TextClause:
             ORDER BY p.scan_at, p.id LIMIT l.number {locking}) AS n
         WHERE n.fair_key IS NULL) AS p
     WHERE {queue_runs(":queue")}
-    ORDER BY l.key, l.priority, p.scan_at, p.id
-    """)
+    ORDER BY l.key, l.priority, p.scan_at, p.id""")
 
 
 _HEADS, _HEADS_LOCKED = _heads(""), _heads("FOR NO KEY UPDATE OF p SKIP LOCKED")
@@ -97,40 +89,31 @@ _HEADS, _HEADS_LOCKED = _heads(""), _heads("FOR NO KEY UPDATE OF p SKIP LOCKED")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One task that waits in front of its line."""
-
     id: int
     name: str
-    scan_at: float
-    """Seconds since 1970."""
-    barred: bool
-    """It is disabled or expired; to be swept."""
-    gated: bool
-    """Gates stand before it."""
-    held: bool
-    """A breaker holds it."""
+    scan_at: float  # seconds since 1970
+    barred: bool  # disabled or expired; to be swept
+    gated: bool  # behind gates
+    held: bool  # held by a breaker
 
 
 def fair_queues(connection: Connection) -> dict[str, dict[str, float]]:
-    """Return the weights of each fair queue's keys; those without one have 1."""
+    """Return the weights of the keys of each fair queue; other keys have 1."""
     return {row.queue: row.weights for row in connection.execute(_QUEUES)}
 
 
 def set_fair(connection: Connection, queue: str, weights: Mapping[str, float]) -> None:
-    """Order a queue's tasks by shares, from the next pass on."""
     connection.execute(_SET, {"queue": queue, "weights": json.dumps(dict(weights))})
 
 
 def unset_fair(connection: Connection, queue: str) -> bool:
-    """Order a queue's tasks by priority and age again; False: they were."""
+    """Order a queue's tasks by priority and age again; False: they are already."""
     return connection.execute(_UNSET, {"queue": queue}).first() is not None
 
 
 def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[FairLine], str]:
-    """Return the lines of keys behind ``after``, and where to go on; empty: at the beginning.
-
-    What waits may not be due yet. Of those without a key, there are always ten.
-    """
+    """Return the lines of keys after ``after``, and where to go on; empty: at the beginning."""
+    # Their tasks may not be due yet. The ten lines without a key are always included.
     values = {"queue": queue, "after": after, "most": MOST_LINES}
     found = [FairLine(row.key, row.priority) for row in connection.execute(_LINES, values)]
     cut = found[-1].key if len(found) == MOST_LINES else ""
@@ -141,7 +124,7 @@ def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Fai
 
 
 def waiting(connection: Connection, queue: str, keys: Sequence[str], most: int) -> dict[str, int]:
-    """Return how many tasks of each key wait, due or not; of each ``most`` are counted."""
+    """Return how many tasks of each key wait, due or not, up to ``most``."""
     values = {"queue": queue, "keys": list(keys), "most": most}
     return {row.key: row.number for row in connection.execute(_WAITING, values)}
 
@@ -154,16 +137,12 @@ def heads(
     *,
     names: Sequence[str] | None = None,
     lock: bool = False,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[FairLine, list[Head]]:
-    """Return up to ``wanted`` due tasks of each line, oldest first.
-
-    Of ``names`` only, if given. With ``lock`` the rows stay locked until the transaction ends, and
-    rows that another transaction locks are left out.
-
-    ``out`` has the ids that are in messages, with the instant of each; a task that was put back
-    into the pool since then counts as free.
-    """
+    """Return up to ``wanted`` due tasks of each line, oldest first; only of ``names``, if given."""
+    # With ``lock`` the rows stay locked until the transaction ends, and locked rows are left out.
+    # ``out`` has the ids that are in messages, with the instant of each; a task that came back
+    # into the pool since then counts as free.
     values = {
         "queue": queue,
         "keys": [line.key for line in wanted],

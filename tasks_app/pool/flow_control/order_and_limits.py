@@ -1,18 +1,18 @@
-"""Gates before tasks: order keys and limits; who waits, who surely passes, what is allowed."""
+"""Gates of tasks: order keys and limits; waiting tasks, tasks that surely pass, the limits."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.flow_control.limits import REASON_WORDS, Gate, GateKind, Limit, Limits
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.execute import Statement, ask, in_psycopgs_words
+from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
 from tasks_app.pool.fragments.conditions import CLEAR, LIMIT_OF_KEY, is_free, queue_runs
 from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.tables import (
@@ -24,13 +24,12 @@ from tasks_app.pool.tables import (
     PENDING,
     READY,
     UNGATED,
+    Clock,
     admits_by_id,
 )
 
-FULL_AGAIN = "interval '366 days'"
-"""The longest period: after it any bucket is full, with a row or without."""
-FRONT = 100
-"""Rows of a queue and priority that are read: those behind them wait for their turn."""
+FULL_AGAIN = "interval '366 days'"  # the longest period: after it any bucket is full
+FRONT = 100  # rows of a queue and priority that are read
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
@@ -38,8 +37,7 @@ _WAITING = text(f"""
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
       AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {queue_runs("p.queue")} AND {is_free()}
       AND NOT ({UNGATED})
-    ORDER BY p.priority, p.id
-""")
+    ORDER BY p.priority, p.id""")
 _IN_FRONT = text(f"""
     SELECT p.id
     FROM unnest(CAST(:queues AS text[])) AS q(queue)
@@ -49,8 +47,7 @@ _IN_FRONT = text(f"""
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
           AND p.scan_at <= {NOW}
         ORDER BY p.scan_at, p.id LIMIT {FRONT}) AS p
-    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))
-""")
+    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))""")
 _KEYS_OF = text(
     " UNION ALL ".join(
         f"""
@@ -71,14 +68,11 @@ _PRUNE = text(f"""
                           WHERE p.order_key = substr(t.gate, {len("order ") + 1})
                             AND starts_with(t.gate, 'order ') OFFSET 0)
         LIMIT :most FOR UPDATE OF t SKIP LOCKED)
-    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))
-""")
+    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))""")
 
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Due tasks behind gates, the first first, and the limits."""
-
     waiting: list[Waiting]
     limits: Limits
 
@@ -92,9 +86,9 @@ def waiting(
     ids: Sequence[int],
     names: Collection[str] | None = None,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> WaitingTasks:
-    """Return those of ``ids`` that may be claimed once they pass; of ``names`` only, if given."""
+    """Return those of ``ids`` that may be claimed if gates admit them; None: of any name."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WAITING, values).all() if ids else []
     limits = limits_of(connection) if rows else Limits()
@@ -103,21 +97,15 @@ def waiting(
 
 
 def in_front(
-    connection: Connection,
-    queues: Sequence[str],
-    names: Collection[str],
-    *,
-    now: datetime | None = None,
+    connection: Connection, queues: Sequence[str], names: Collection[str], *, now: Clock = None
 ) -> list[int]:
-    """Return ids of due gated tasks, for a child that receives no messages. Only a read."""
+    """Return ids of due gated tasks, for a child without messages. Only a read."""
     values = {"queues": list(queues), "names": list(names), "now": now}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 
-def passed_by(
-    connection: Connection, ids: Collection[int], *, now: datetime | None = None
-) -> list[Gate]:
-    """Return the gates of tasks that stopped running or have just left the pool."""
+def passed_by(connection: Connection, ids: Collection[int], *, now: Clock = None) -> list[Gate]:
+    """Return the gates of tasks that have just ended or left the pool."""
     found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
     limits = limits_of(connection) if found else Limits()
     return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
@@ -127,26 +115,22 @@ def limits_of(connection: Connection) -> Limits:
     return Limits(Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
 
 
-def prune_gates(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove gates that were not used for long, without waiting for a lock; return their number.
-
-    A task whose claim finds its gate gone is looked at again, and the gate is made anew.
-    """
+def prune_gates(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove gates that were long unused, without waiting for locks; return how many."""
+    # A claim that misses its gate creates it and tries again.
     return connection.execute(_PRUNE, {"most": most, "now": now}).rowcount
 
 
 _UNBLOCK = text(f"""
     UPDATE {ERROR} e SET order_skips = true
     WHERE e.id = :id AND e.order_key IS NOT NULL AND e.order_skips IS NOT TRUE
-    RETURNING e.order_key
-""")
+    RETURNING e.order_key""")
 _CHECK_ORDER_GATE = text(f"""
-    UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL
-""")
+    UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = :gate AND t.look_at IS NOT NULL""")
 
 
-def unblock(connection: Connection, task_id: int, *, now: datetime | None = None) -> bool:
-    """Wake the tasks behind a failed one; False: none waits, or the task is not there."""
+def unblock(connection: Connection, task_id: int, *, now: Clock = None) -> bool:
+    """Let the tasks behind a failed one go on; False: the task is not there, or blocks none."""
     key = connection.execute(_UNBLOCK, {"id": task_id}).scalar()
     if key is None:
         return False
@@ -158,11 +142,10 @@ _ORDER, _KEY = GateKind.ORDER, GateKind.KEY
 _PASSING = text(f"""
     SELECT array_agg(p.id) FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
-      AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}
-""")
-# Who finds a row waits for whoever has locked it, or inserts it. An update that changes nothing
-# locks without a write.
-_LOCK = in_psycopgs_words(f"""
+      AND {queue_runs("p.queue")} AND {is_free()} AND {CLEAR}""")
+# An insert that finds the row waits for its lock. The update that changes nothing locks it without
+# a write.
+_LOCK = to_psycopg_sql(f"""
     WITH keyed AS MATERIALIZED (
         SELECT p.id, p.priority, p.order_key, p.limit_key FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
@@ -179,38 +162,28 @@ _LOCK = in_psycopgs_words(f"""
             {LIMIT_OF_KEY}) AS g
         ORDER BY g.gate COLLATE "C"
         ON CONFLICT (gate) DO UPDATE SET look_at = t.look_at WHERE false)
-    SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id
-""")
+    SELECT id, order_key, limit_key FROM keyed ORDER BY priority, id""")
 
 
-def find_clear_tasks(
-    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
-) -> set[int]:
-    """Return those of ``ids`` that surely pass now; perhaps more do. Only a read."""
+def find_clear_tasks(connection: Connection, ids: Sequence[int], *, now: Clock = None) -> set[int]:
+    """Return those of ``ids`` that surely pass now; perhaps more would. Only a read."""
     values = {"ids": array(map(int, ids)), "now": now}
     return set(connection.execute(_PASSING, values).scalar() or ())
 
 
 def lock_gates(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Gate, ...]]:
-    """Lock the gates of the keys of ``ids`` in one order, made where there is none; return them.
-
-    Tasks without keys are left out. Those of the best priority come first.
-    """
-    values = {"ids": array(map(int, ids))}
-    return {
-        task_id: _gates(order_key, limit_key)
-        for task_id, order_key, limit_key in ask(connection, Statement(_LOCK, values))
-    }
-
-
-def _gates(order_key: str | None, limit_key: str | None) -> tuple[Gate, ...]:
-    """By ``tuple`` itself, as claimed tasks are made."""
-    gates: tuple[Gate, ...] = ()
-    if order_key is not None:
-        gates = (tuple.__new__(Gate, (_ORDER, order_key)),)
-    if limit_key is not None:
-        gates += (tuple.__new__(Gate, (_KEY, limit_key)),)
-    return gates
+    """Lock the gates of the keys of ``ids`` in one order, inserting missing ones; return them."""
+    # Tasks without keys are left out. Those of the best priority come first.
+    found: dict[int, tuple[Gate, ...]] = {}
+    statement = Statement(_LOCK, {"ids": array(map(int, ids))})
+    for task_id, order_key, limit_key in fetch(connection, statement):
+        gates: tuple[Gate, ...] = ()  # by tuple itself, which is faster than the class
+        if order_key is not None:
+            gates = (tuple.__new__(Gate, (_ORDER, order_key)),)
+        if limit_key is not None:
+            gates += (tuple.__new__(Gate, (_KEY, limit_key)),)
+        found[task_id] = gates
+    return found
 
 
 _SET = text(f"""
@@ -218,36 +191,24 @@ _SET = text(f"""
     VALUES (:kind, :target, :most, :rate, :period, :burst, {NOW})
     ON CONFLICT (kind, target) DO UPDATE SET
         most = EXCLUDED.most, rate = EXCLUDED.rate, period = EXCLUDED.period,
-        burst = EXCLUDED.burst, changed_by = current_user, changed_at = EXCLUDED.changed_at
-""")
+        burst = EXCLUDED.burst, changed_by = current_user, changed_at = EXCLUDED.changed_at""")
 _DROP = text(f"DELETE FROM {LIMIT} WHERE kind = :kind AND target = :target")
-_LIST = text(f"""
-    SELECT kind, target, most, rate, period, burst FROM {LIMIT} ORDER BY kind, target
-""")
+_LIST = text(f"SELECT kind, target, most, rate, period, burst FROM {LIMIT} ORDER BY kind, target")
 _CHECK_GATES_SOON = text(f"""
     UPDATE {GATE} t SET look_at = {NOW}
-    WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL
-""")
+    WHERE starts_with(t.gate, :prefix) AND t.look_at IS NOT NULL""")
 
 
-def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = None) -> None:
-    """Set or change a limit; the leader looks at once at the tasks that wait for it."""
-    values = {
-        "kind": str(limit.kind),
-        "target": limit.target,
-        "most": limit.most,
-        "rate": limit.rate,
-        "period": limit.period,
-        "burst": limit.burst,
-    }
+def set_limit(connection: Connection, limit: Limit, *, now: Clock = None) -> None:
+    """Set or change a limit; the leader checks the waiting tasks at once."""
+    values: dict[str, Any] = {"kind": str(limit.kind), "target": limit.target, "most": limit.most}
+    values |= {"rate": limit.rate, "period": limit.period, "burst": limit.burst}
     connection.execute(_SET, {**values, "now": now})
     _check_gates_soon(connection, limit.kind, limit.target, now)
 
 
-def drop_limit(
-    connection: Connection, kind: GateKind, target: str, *, now: datetime | None = None
-) -> bool:
-    """Take a limit away; False: there was none."""
+def drop_limit(connection: Connection, kind: GateKind, target: str, *, now: Clock = None) -> bool:
+    """Remove a limit; False: there was none."""
     dropped = connection.execute(_DROP, {"kind": str(kind), "target": target}).rowcount == 1
     _check_gates_soon(connection, kind, target, now)
     return dropped
@@ -257,8 +218,6 @@ def all_limits(connection: Connection) -> list[Limit]:
     return [Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIST)]
 
 
-def _check_gates_soon(
-    connection: Connection, kind: GateKind, target: str, now: datetime | None
-) -> None:
+def _check_gates_soon(connection: Connection, kind: GateKind, target: str, now: Clock) -> None:
     prefix = str(Gate(kind, target.removesuffix("*") if kind is GateKind.KEY else target))
     connection.execute(_CHECK_GATES_SOON, {"prefix": prefix, "now": now})

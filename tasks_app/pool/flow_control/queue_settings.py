@@ -1,4 +1,4 @@
-"""What operators set for queues: rules, windows, calendars, pauses and load gates."""
+"""Settings of queues: rules, windows, calendars, pauses and load gates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.options import check_queue
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import HAS_GATE, OPEN, STOPS, WAITS, queue_runs
-from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QUEUE, WINDOW
+from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QUEUE, WINDOW, Clock
 
 _RULES = {
     "running_below": "integer",
@@ -27,22 +27,17 @@ _RULES = {
 _GATE = ("running_below", "waiting_below")
 _LOCK = text(f"""
     INSERT INTO {QUEUE} (queue) VALUES (:queue)
-    ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *
-""")
+    ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *""")
 _WRITE = text(f"""
     UPDATE {QUEUE} SET shut = CASE WHEN CAST(:gate AS boolean) THEN shut END,
         {", ".join(f"{name} = CAST(:{name} AS {kind})" for name, kind in _RULES.items())}
-    WHERE queue = :queue
-""")
+    WHERE queue = :queue""")
 _CLEAN = text(f"""
-    DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0
-""")
-_NO_WINDOWS = text(f"DELETE FROM {WINDOW} WHERE queue = :queue")
+    DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0""")
 _WINDOW = text(f"""
     INSERT INTO {WINDOW} (queue, days, opens, closes, zone, calendar)
     VALUES (:queue, CAST(:days AS smallint[]), CAST(:opens AS time), CAST(:closes AS time), :zone,
-        :calendar)
-""")
+        :calendar)""")
 _FIND = text(f"""
     SELECT n.queue, {NOW} AS at, z.since AS paused_since, z.reason, z.resume_at,
         {", ".join(f"g.{name}" for name in _RULES)}, g.shut, coalesce(o.is_open, true) AS is_open
@@ -52,47 +47,45 @@ _FIND = text(f"""
     LEFT JOIN {QUEUE} g ON g.queue = n.queue
     LEFT JOIN (SELECT w.queue, bool_or({OPEN}) AS is_open FROM {WINDOW} w GROUP BY w.queue) AS o
         ON o.queue = n.queue
-    ORDER BY n.queue
-""")
+    ORDER BY n.queue""")
 _WINDOWS = text(f"""
     SELECT queue, days, CAST(opens AS text) AS opens, CAST(closes AS text) AS closes, zone, calendar
-    FROM {WINDOW} ORDER BY queue, zone, opens, closes, days
-""")
+    FROM {WINDOW} ORDER BY queue, zone, opens, closes, days""")
 _CALENDARS = text(f"SELECT name, days FROM {CALENDAR} ORDER BY name")
 _SET_CALENDAR = text(f"""
     INSERT INTO {CALENDAR} (name, days) VALUES (:name, CAST(:days AS date[]))
-    ON CONFLICT (name) DO UPDATE SET days = EXCLUDED.days
-""")
+    ON CONFLICT (name) DO UPDATE SET days = EXCLUDED.days""")
 _USED = text(f"SELECT DISTINCT queue FROM {WINDOW} WHERE calendar = :name ORDER BY queue")
 _REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING name")
 
 
-def change(connection: Connection, queue: str, said: Mapping[str, Any]) -> None:
-    """Write what is said of a queue, checked; what is not said stays. Others wait."""
-    standing = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
-    rules = {name: said.get(name, standing[name]) for name in _RULES}
+def change(connection: Connection, queue: str, changes: Mapping[str, Any]) -> None:
+    """Change checked settings of a queue; other settings stay. Concurrent changes wait."""
+    current = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
+    rules = {name: changes.get(name, current[name]) for name in _RULES}
     gate = any(rules[name] is not None for name in _GATE)
     connection.execute(_WRITE, {**rules, "queue": queue, "gate": gate})
-    if "windows" in said:
-        connection.execute(_NO_WINDOWS, {"queue": queue})
-        for window in said["windows"]:
-            connection.execute(_WINDOW, {"queue": queue, **_columns(window)})
+    if "windows" in changes:
+        connection.execute(text(f"DELETE FROM {WINDOW} WHERE queue = :queue"), {"queue": queue})
+        for window in changes["windows"]:
+            opens, closes = window.times
+            values = {"queue": queue, "days": list(window.days), "opens": opens, "closes": closes}
+            values |= {"zone": window.zone, "calendar": window.calendar}
+            connection.execute(_WINDOW, values)
     connection.execute(_CLEAN, {"queue": queue})
 
 
-def find(connection: Connection, *, now: datetime | None = None) -> list[Queue]:
-    """Return the queues of which something is said, by name."""
+def find(connection: Connection, *, now: Clock = None) -> list[Queue]:
+    """Return the queues that have settings, by name."""
     windows: dict[str, list[Window]] = {}
     for row in connection.execute(_WINDOWS):
-        windows.setdefault(row.queue, []).append(_window(row))
+        opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
+        window = Window(tuple(row.days), opens, closes, row.zone, row.calendar)
+        windows.setdefault(row.queue, []).append(window)
     holidays = {name: frozenset(days) for name, days in calendars(connection).items()}
     return [
-        Queue(
-            **row._mapping,  # noqa: SLF001  SQLAlchemy's public name for it
-            windows=tuple(windows.get(row.queue, ())),
-            holidays=holidays,
-        )
-        for row in connection.execute(_FIND, {"now": now})
+        Queue(**row, windows=tuple(windows.get(row["queue"], ())), holidays=holidays)
+        for row in connection.execute(_FIND, {"now": now}).mappings()
     ]
 
 
@@ -101,7 +94,6 @@ def calendars(connection: Connection) -> dict[str, list[date]]:
 
 
 def set_calendar(connection: Connection, name: str, days: Sequence[date]) -> None:
-    """Write the days of a calendar, in place of what it had."""
     connection.execute(_SET_CALENDAR, {"name": name, "days": list(days)})
 
 
@@ -110,24 +102,8 @@ def users_of(connection: Connection, calendar: str) -> list[str]:
 
 
 def remove_calendar(connection: Connection, name: str) -> bool:
-    """Delete a calendar that no window names; False: there is none."""
+    """Delete a calendar that no window uses; False: no such calendar."""
     return connection.execute(_REMOVE_CALENDAR, {"name": name}).first() is not None
-
-
-def _columns(window: Window) -> dict[str, Any]:
-    opens, closes = window.times
-    return {
-        "days": list(window.days),
-        "opens": opens,
-        "closes": closes,
-        "zone": window.zone,
-        "calendar": window.calendar,
-    }
-
-
-def _window(row: Any) -> Window:
-    opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
-    return Window(tuple(row.days), opens, closes, row.zone, row.calendar)
 
 
 LONGEST_REASON = 300
@@ -135,36 +111,25 @@ _PAUSE = text(f"""
     INSERT INTO {PAUSE} (queue, since, reason, resume_at)
     VALUES (:queue, {NOW}, :reason,
         coalesce(CAST(:until AS timestamptz), {NOW} + CAST(:wait AS interval)))
-    ON CONFLICT (queue) DO NOTHING RETURNING queue
-""")
+    ON CONFLICT (queue) DO NOTHING RETURNING queue""")
 _FORGET = text(f"DELETE FROM {PAUSE} z WHERE z.queue = :queue AND NOT {STOPS}")
 _RESUME = text(f"""
     DELETE FROM {PAUSE} z WHERE z.queue = :queue OR :queue = '{EVERY_QUEUE}'
-    RETURNING z.queue, {STOPS} AS stopped
-""")
+    RETURNING z.queue, {STOPS} AS stopped""")
 _PAUSED = text(f"""
-    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue
-""")
+    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue""")
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A queue that stands still."""
-
-    queue: str
-    """``*``: every queue."""
+    queue: str  # ``*``: every queue
     since: datetime
     reason: str
-    resume_at: datetime | None = None
-    """When it ends by itself; None: when somebody ends it."""
+    resume_at: datetime | None = None  # None: until an operator resumes it
 
 
 def checked_queue(queue: str) -> str:
-    """Return the name of one queue, or ``*`` for all.
-
-    Raises:
-        InvalidTaskError: it is neither.
-    """
+    """Return the name; raise InvalidTaskError unless it is a queue's, or ``*``."""
     return queue if queue == EVERY_QUEUE else check_queue(queue)
 
 
@@ -175,43 +140,41 @@ def pause(
     *,
     resume_at: datetime | None = None,
     resume_in: timedelta | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+    """Stop a queue, or all with ``*``; False: it is paused already, and that pause stays.
 
-    ``resume_at``, or ``resume_in`` from now on: it runs again by itself then.
+    It runs again at ``resume_at``, or after ``resume_in``.
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: not a queue's name.
     """
-    values = {
+    values: dict[str, Any] = {
         "queue": checked_queue(queue),
         "reason": clean(reason, LONGEST_REASON),
-        "until": resume_at,
-        "wait": resume_in,
-        "now": now,
     }
+    values |= {"until": resume_at, "wait": resume_in, "now": now}
     connection.execute(_FORGET, {"queue": queue, "now": now})
     return connection.execute(_PAUSE, values).first() is not None
 
 
-def resume(connection: Connection, queue: str, *, now: datetime | None = None) -> Sequence[str]:
-    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+def resume(connection: Connection, queue: str, *, now: Clock = None) -> Sequence[str]:
+    """Resume a queue, or all with ``*``; return those that were paused.
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: not a queue's name.
     """
     rows = connection.execute(_RESUME, {"queue": checked_queue(queue), "now": now})
     return [row.queue for row in rows if row.stopped]
 
 
-def paused(connection: Connection, *, now: datetime | None = None) -> list[Pause]:
+def paused(connection: Connection, *, now: Clock = None) -> list[Pause]:
     return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]
 
 
-# Queues that stand still themselves do not count among those that wait: two gates would each keep
-# the other shut. No more running rows are read than shut the gate.
-_LOOK = text(f"""
+# Stopped queues do not count as waiting: otherwise two gates could keep each other shut. No more
+# running rows are read than shut the gate.
+_UPDATE_GATES = text(f"""
     WITH RECURSIVE {WAITS},
     oldest AS MATERIALIZED (
         SELECT waits.queue, min(waits.scan_at) AS since FROM waits
@@ -229,12 +192,9 @@ _LOOK = text(f"""
         FROM {QUEUE} g WHERE {HAS_GATE})
     UPDATE {QUEUE} g SET shut = j.shut FROM judged j
     WHERE g.queue = j.queue AND g.shut IS DISTINCT FROM j.shut AND {HAS_GATE}
-    RETURNING g.queue, g.shut
-""")
+    RETURNING g.queue, g.shut""")
 
 
-def update_load_gates(
-    connection: Connection, *, now: datetime | None = None
-) -> dict[str, str | None]:
-    """Open and shut gates; return why each that changed is shut, or None."""
-    return {row.queue: row.shut for row in connection.execute(_LOOK, {"now": now})}
+def update_load_gates(connection: Connection, *, now: Clock = None) -> dict[str, str | None]:
+    """Open and shut gates; return, for each that changed, why it is shut; None: it is open."""
+    return {row.queue: row.shut for row in connection.execute(_UPDATE_GATES, {"now": now})}

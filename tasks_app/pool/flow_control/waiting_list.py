@@ -1,70 +1,61 @@
-"""Tasks that found a gate shut: parked outside the scan, and woken when there is room."""
+"""Tasks at a shut gate: parked outside the scan, and woken when there is room."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Capacity
-from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits, WaitingKind
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits, WaitingKind
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.flow_control.capacity import COLUMNS, rooms_of
 from tasks_app.pool.fragments.conditions import UNPARKED, is_free, parked_as, queue_runs
 from tasks_app.pool.fragments.move_rows import array
-from tasks_app.pool.tables import GATE, NOW, PENDING, READY, admits_by_id
+from tasks_app.pool.tables import GATE, NOW, PENDING, READY, Clock, admits_by_id
 
-ASIDE = "interval '1 day'"
-"""How long a held row stands aside if it is never woken."""
+PARKED_FOR = "interval '1 day'"  # if the row is never woken
 LOOK_AGAIN_S = 30.0
-"""A gate is looked at after this time even if no child reported room: one may die between the end
-of a run and its report."""
+"""A gate is checked after this time even without a report of room: a child may die before it."""
 SHORTEST_LOOK_S = 0.05
-OLDER_RUN_LOOK_S = 1.0
-"""The same while a run may be older than the limit: it passed no gate, so its end reports no
-room."""
-UNCOMMITTED = timedelta(seconds=10)
-"""How long after a limit was written its transaction may still be open."""
+OLDER_RUN_LOOK_S = 1.0  # while a run may be older than the limit: its end reports no room
+UNCOMMITTED = timedelta(seconds=10)  # for so long the transaction that wrote a limit may be open
 _WAITED_FOR = text(f"""
     INSERT INTO {GATE} AS t (gate, look_at)
     SELECT g.gate, {NOW} + make_interval(secs => g.wait)
     FROM unnest(CAST(:gates AS text[]), CAST(:waits AS float8[])) AS g(gate, wait)
     ORDER BY g.gate COLLATE "C"
-    ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
-""")
+    ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)""")
 _HELD_BY = """CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE
             (CAST(:held_by AS text[]))[array_position(CAST(:ids AS bigint[]), p.id)] END"""
 _PARK = {
     kind: text(f"""
-    WITH aside AS MATERIALIZED (
+    WITH parked AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
           AND p.due_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE},
+    UPDATE {PENDING} p SET scan_at = {NOW} + {PARKED_FOR},
         {parked_as(WaitingKind(kind), _HELD_BY if kind is GateKind.KEY else f"p.{column}")}
-    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
-    """)
+    WHERE p.id = ANY(ARRAY(SELECT id FROM parked))""")
     for kind, column in COLUMNS.items()
 }
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
-    WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL""")
 _ANY_WAITS = text(f"SELECT EXISTS (SELECT FROM {GATE} t WHERE t.look_at IS NOT NULL)")
 _OVERDUE = text(f"""
-    SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most
-""")
+    SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most""")
 _NEXT_LOOK = text(f"""
     SELECT CAST(EXTRACT(EPOCH FROM min(t.look_at) - {NOW}) AS float) FROM {GATE} t
-    WHERE t.look_at IS NOT NULL
-""")
+    WHERE t.look_at IS NOT NULL""")
 
 
 def hold(
@@ -73,80 +64,65 @@ def hold(
     rooms: Mapping[Gate, Capacity],
     limits: Limits,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
     """Park tasks that their gate did not admit. Locked rows are left as they are."""
     if not held:
         return
-    values = {
-        "gates": text_array(held),
-        "waits": [look_in_s(gate, rooms[gate], limits) for gate in held],
-    }
-    connection.execute(_WAITED_FOR, {**values, "now": now})
+    waits = [look_in_s(gate, rooms[gate], limits) for gate in held]
+    connection.execute(_WAITED_FOR, {"gates": text_array(held), "waits": waits, "now": now})
     for kind in _PARK:
-        of_kind = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
-        _park(connection, kind, of_kind, now)
+        keys = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
+        park = partial(_park, connection, kind, keys, now)
+        row_by_row(connection, keys, park, "holding of tasks", now=now)
 
 
 def _park(
-    connection: Connection, kind: GateKind, keys: Mapping[int, str], now: datetime | None
+    connection: Connection, kind: GateKind, keys: Mapping[int, str], now: Clock, ids: Sequence[int]
 ) -> None:
-    def park(ids: Sequence[int]) -> None:
-        held_by = {"held_by": text_array(keys[i] for i in ids)} if kind is GateKind.KEY else {}
-        connection.execute(_PARK[kind], {"ids": array(ids), **held_by, "now": now})
-
-    row_by_row(connection, keys, park, "holding of tasks", now=now)
+    held_by = {"held_by": text_array(keys[i] for i in ids)} if kind is GateKind.KEY else {}
+    connection.execute(_PARK[kind], {"ids": array(ids), **held_by, "now": now})
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
-    """Return the gates that hold somebody. Only a read; one probe while no gate holds anybody."""
+    """Return the gates that hold tasks. Only a read; one probe while no gate holds any."""
     if not connection.execute(_ANY_WAITS).scalar():
         return []
     rows = connection.execute(_WAITING, {"gates": text_array(gates)}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
-def overdue(connection: Connection, most: int, *, now: datetime | None = None) -> list[Gate]:
-    """Return gates whose next look is due. Only a read."""
+def overdue(connection: Connection, most: int, *, now: Clock = None) -> list[Gate]:
+    """Return gates whose check is due. Only a read."""
     rows = connection.execute(_OVERDUE, {"most": most, "now": now}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
-def next_look_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:
-    """Return the seconds until the next look at a gate; None: nobody is held."""
-    seconds: float | None = connection.execute(_NEXT_LOOK, {"now": now}).scalar()
-    return seconds
+def next_look_in_s(connection: Connection, *, now: Clock = None) -> float | None:
+    """Return the seconds until the next check of a gate; None: no gate holds tasks."""
+    return connection.execute(_NEXT_LOOK, {"now": now}).scalar()
 
 
 def look_in_s(gate: Gate, room: Capacity, limits: Limits) -> float:
-    """Return the seconds until bucket or head may admit somebody, at most ``LOOK_AGAIN_S``."""
+    """Return the seconds until bucket or head may admit a task, at most ``LOOK_AGAIN_S``."""
     limit = limits.of(gate)
     if gate.kind is not GateKind.ORDER and limit is None:
-        return 0.0  # it was taken away, and some wait still
+        return 0.0  # the limit was removed, and tasks still wait
     if limit is None or limit.burst is None or math.isinf(room.tokens):
         wait_s = min(LOOK_AGAIN_S, room.leaves_s)
     else:
         left = room.tokens - min(room.free, math.floor(room.tokens))
         wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
-    if limit is not None and _has_older_run(limit, room):
+    changed_at = limit and limit.changed_at
+    if changed_at and room.since and room.since < changed_at + UNCOMMITTED:
         wait_s = min(wait_s, OLDER_RUN_LOOK_S)
     return max(SHORTEST_LOOK_S, wait_s)
 
 
-def _has_older_run(limit: Limit, room: Capacity) -> bool:
-    if limit.changed_at is None or room.since is None:
-        return False
-    return room.since < limit.changed_at + UNCOMMITTED
-
-
-MOST_WOKEN = 1_000
-"""Of one gate at a time."""
-FARTHER = 1_000
-"""Rows read in addition where those in front may not run …"""
-MOST_READS = 5
-"""… and how often in one transaction; the next look, at once, goes on behind them."""
-UNUSED_S = 1.0
-"""After this time the gate is looked at again: perhaps no child was free to use the wake-up."""
+MOST_WOKEN = 1_000  # of one gate at a time
+FARTHER = 1_000  # rows read in addition if the first ones may not run …
+MOST_READS = 5  # … and how often in one transaction; the next check, at once, goes on after them
+UNUSED_S = 1.0  # then the gate is checked again: perhaps no child was free to use the wake-up
 _LINE = text(f"""
     SELECT g.place, p.*
     FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[]), CAST(:numbers AS int[]),
@@ -160,8 +136,7 @@ _LINE = text(f"""
         WHERE p.state = '{State.PENDING}' AND p.parked_kind = g.kind AND p.parked_for = g.key
           AND (g.head IS NULL OR p.id = g.head) AND (p.priority, p.id) > (g.priority, g.after)
         ORDER BY p.priority, p.id LIMIT g.number FOR NO KEY UPDATE SKIP LOCKED) AS p
-    ORDER BY g.place, p.priority, p.id
-""")
+    ORDER BY g.place, p.priority, p.id""")
 _PLACE = "array_position(CAST(:gates AS text[]), t.gate)"
 _WAIT = f"(CAST(:waits AS float8[]))[{_PLACE}]"
 _GO_ON = text(f"""
@@ -175,14 +150,11 @@ _GO_ON = text(f"""
                        AND p.parked_for = (CAST(:keys AS text[]))[{_PLACE}]
                        AND p.id <> ALL (CAST(:ids AS bigint[])))
         THEN {NOW} + make_interval(secs => {_WAIT}) END
-    WHERE t.gate = ANY(CAST(:gates AS text[]))
-""")
+    WHERE t.gate = ANY(CAST(:gates AS text[]))""")
 _TOUCH = text(f"""
     UPDATE {PENDING} p SET scan_at = p.scan_at, parked = p.parked
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) RETURNING p.id
-""")
-_FRONT = (-1, 0)
-"""Priority and id before all others."""
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) RETURNING p.id""")
+_FRONT = (-1, 0)  # a priority and id before all others
 
 
 def wake(
@@ -192,15 +164,15 @@ def wake(
     most: Mapping[Gate, int] | None = None,
     *,
     careful: bool = False,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[tuple[str, int]]:
-    """Wake the tasks that find room; return queue and id of each that may run now.
-
-    The caller has locked the gates. ``most`` bounds each gate by the number of runs that ended.
-    ``careful``: one whose row the database refuses to change takes nobody's place.
-    """
+    """Wake tasks as far as there is room; return queue and id of each that may run now."""
+    # The caller has locked the gates. ``most`` bounds each gate by the number of ended runs.
+    # ``careful``: a task whose row the database refuses to change takes no room.
     waits = {gate: look_in_s(gate, room, limits) for gate, room in rooms.items()}
-    left = {gate: n for gate, room in rooms.items() if (n := _number(gate, room, most))}
+    ended = dict.fromkeys(rooms, MOST_WOKEN) if most is None else most
+    left = {g: int(min(room.free, ended.get(g, 0), MOST_WOKEN)) for g, room in rooms.items()}
+    left = {gate: number for gate, number in left.items() if number}
     unread = dict.fromkeys(left, _FRONT)
     ids: list[int] = []
     woken: list[tuple[str, int]] = []
@@ -234,9 +206,7 @@ def wake(
     return woken
 
 
-def _changeable(connection: Connection, line: Sequence[Any], now: datetime | None) -> set[int]:
-    """Return the tasks whose rows the database lets us change."""
-
+def _changeable(connection: Connection, line: Sequence[Any], now: Clock) -> set[int]:
     def touch(ids: Sequence[int]) -> list[int]:
         return list(connection.execute(_TOUCH, {"ids": array(ids)}).scalars())
 
@@ -249,9 +219,9 @@ def _read(
     wanted: Mapping[Gate, int],
     rooms: Mapping[Gate, Capacity],
     after: Mapping[Gate, tuple[int, int]],
-    now: datetime | None,
+    now: Clock,
 ) -> Sequence[Any]:
-    """Read the lines of gates behind ``after``; rows that somebody locks are left out."""
+    """Read the lines of gates after ``after``; locked rows are left out."""
     values = {
         **_columns(wanted),
         "numbers": array(wanted.values()),
@@ -270,28 +240,14 @@ def _columns(gates: Collection[Gate]) -> dict[str, str]:
 
 
 def _elsewhere(
-    connection: Connection,
-    line: Sequence[Any],
-    gates: Sequence[Gate],
-    limits: Limits,
-    now: datetime | None,
+    connection: Connection, line: Sequence[Any], gates: Sequence[Gate], limits: Limits, now: Clock
 ) -> dict[int, list[Capacity]]:
-    """Return the other gates of the tasks that may run, as they stand."""
-    others = {
-        row.id: [
-            gate
-            for gate in limits.gates_of(
-                row.queue, row.name, row.order_key, row.limit_key, row.more_limit_keys
-            )
-            if gate != gates[row.place - 1]
-        ]
-        for row in line
-        if row.may_run
-    }
+    """Return the capacity of the other gates of the tasks that may run."""
+    others: dict[int, list[Gate]] = {}
+    for row in line:
+        if row.may_run:
+            keys = row.queue, row.name, row.order_key, row.limit_key, row.more_limit_keys
+            here = gates[row.place - 1]
+            others[row.id] = [gate for gate in limits.gates_of(*keys) if gate != here]
     rooms = rooms_of(connection, {g for some in others.values() for g in some}, limits, now=now)
     return {task_id: [rooms[gate] for gate in some] for task_id, some in others.items()}
-
-
-def _number(gate: Gate, room: Capacity, most: Mapping[Gate, int] | None) -> int:
-    wanted = MOST_WOKEN if most is None else most.get(gate, 0)
-    return int(min(room.free, wanted, MOST_WOKEN))

@@ -1,9 +1,8 @@
-"""Conditions in SQL that several verbs share: which rows may run, are held, parked or read next."""
+"""Conditions in SQL that several statements share: which rows may run, are held, parked, next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, text
@@ -22,32 +21,32 @@ from tasks_app.pool.tables import (
     PLACE_UNLIMITED,
     QUEUE,
     WINDOW,
+    Clock,
 )
 
-STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"
-"""The condition that the pause ``z`` holds."""
-_HANDS = f"({NOW} AT TIME ZONE w.zone)"
+STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"  # the condition that the pause ``z`` holds
+_LOCAL = f"({NOW} AT TIME ZONE w.zone)"
 _MIDNIGHT_BETWEEN = "CASE WHEN w.closes <= w.opens THEN interval '1 day' ELSE interval '0' END"
 
 
 def _open_since(day: str) -> str:
     """Return the condition that the window ``w`` opened on this day, and has not closed."""
     return f"""(
-        {_HANDS} >= {day} + w.opens AND {_HANDS} < {day} + w.closes + {_MIDNIGHT_BETWEEN}
+        {_LOCAL} >= {day} + w.opens AND {_LOCAL} < {day} + w.closes + {_MIDNIGHT_BETWEEN}
         AND extract(isodow FROM {day}) = ANY(w.days)
         AND (w.calendar IS NULL OR NOT {day} = ANY(
             CAST((SELECT k.days FROM {CALENDAR} k WHERE k.name = w.calendar) AS date[]))))"""
 
 
-_TODAY = f"CAST({_HANDS} AS date)"
+_TODAY = f"CAST({_LOCAL} AS date)"
 OPEN = f"({_open_since(_TODAY)} OR {_open_since(f'({_TODAY} - 1)')})"
-"""The condition that the window ``w`` is open; two clocks that show the same are the same."""
-_STANDS_STILL = f"""
+"""The condition that the window ``w`` is open; an hour that the clock repeats counts twice."""
+_STOPPED = f"""
     SELECT z.queue FROM {PAUSE} z WHERE {STOPS}
     UNION ALL SELECT g.queue FROM {QUEUE} g WHERE g.shut IS NOT NULL
     UNION ALL SELECT w.queue FROM {WINDOW} w GROUP BY w.queue HAVING NOT bool_or({OPEN})
 """
-_READ = text(f"SELECT DISTINCT s.queue FROM ({_STANDS_STILL}) AS s")
+_READ = text(f"SELECT DISTINCT s.queue FROM ({_STOPPED}) AS s")
 
 
 def is_free() -> str:
@@ -57,26 +56,24 @@ def is_free() -> str:
 
 
 def queue_runs(queue: str) -> str:
-    """Return the condition that the queue does not stand still; read once for each statement."""
-    return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STANDS_STILL})"
+    """Return the condition that the queue is not stopped; read once a statement."""
+    return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STOPPED})"
 
 
 ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
     AND NOT EXISTS (SELECT FROM {QUEUE} g WHERE g.shut IS NOT NULL)
     AND NOT EXISTS (SELECT FROM {WINDOW})
     AND NOT EXISTS (SELECT FROM {BREAKER} b WHERE b.state <> 'closed')"""
-"""The condition that no queue and no name stands still, or does at other hours."""
-LOOK_EVERY_S = 1.0
-"""How often a long run asks whether its queue stands still."""
+"""The condition that no queue or name is stopped, and that there are no windows."""
+LOOK_EVERY_S = 1.0  # how often a long run asks whether its queue stands still
 
 
 def stands_still(connection: Connection, queue: str) -> bool:
-    """Whether nothing of the queue may be claimed just now."""
     return not standing_still(connection).isdisjoint({EVERY_QUEUE, queue})
 
 
-def standing_still(connection: Connection, *, now: datetime | None = None) -> set[str]:
-    """Return the queues that stand still; ``*`` among them: every one."""
+def standing_still(connection: Connection, *, now: Clock = None) -> set[str]:
+    """Return the queues that are stopped: paused, outside windows or gated; ``*``: every queue."""
     return set(connection.execute(_READ, {"now": now}).scalars())
 
 
@@ -90,7 +87,7 @@ LIMIT_OF_KEY = f"""CROSS JOIN LATERAL (
             FROM (SELECT * FROM {LIMIT} l WHERE l.kind = 'key' AND {_IS_PREFIX}) AS l
             WHERE starts_with(k.key, left(l.target, -1))) AS l
         ORDER BY l.place <> 0, l.place LIMIT 1) AS l"""
-"""Joins to the limit keys ``k`` the limit of each; those without one drop out."""
+"""Joins the limit of each limit key to ``k``; keys without a limit drop out."""
 _OF_IDS = f"{PENDING} t WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.limit_key IS NOT NULL"
 _NOT_CLEAR = f"""
         SELECT k.key FROM (
@@ -119,29 +116,25 @@ CLEAR = f"""(p.parked IS NULL OR p.scan_at <= {NOW}) AND p.more_limit_keys IS NU
         AND NOT EXISTS (
             SELECT FROM {PENDING} m
             WHERE m.state = '{State.RUNNING}' AND m.more_limit_keys IS NOT NULL))"""
-"""The condition on the row ``p`` that its own gates let it pass, whatever others of ``:ids`` pass.
+"""The condition that the gates of the row ``p`` admit it together with all others of ``:ids``.
 
-Of its order key it is the only one. Under its limit key there is a place for all of ``:ids`` that
-have it.
+It is the only task of its order key. Its limit key has room for all of ``:ids`` that have the key.
 """
-Place: TypeAlias = tuple[float, int]
-"""A row's scan_at, in seconds since 1970, and its id: where it stands among those like it."""
-Places: TypeAlias = Mapping[tuple[str, int], Place]
-"""Of queues and their priorities; of those without one all is read."""
+Place: TypeAlias = tuple[float, int]  # a row's scan_at, in seconds since 1970, and its id
+Places: TypeAlias = Mapping[tuple[str, int], Place]  # by queue and priority; none: read from SINCE
 SINCE = f"coalesce({NOW} - CAST(:within AS interval), '-infinity')"
-"""Where to begin without a place: nothing that is due for longer is read."""
 BEHIND = f"""(p.scan_at, p.id) > (
                     coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), {SINCE}),
                     coalesce((CAST(:after_id AS bigint[]))[n.place], 0))"""
-"""The condition that the row stands behind the place of its queue and priority."""
+"""The condition that the row comes after the place of its queue and priority."""
 NUMBERED = (
     "CROSS JOIN LATERAL (SELECT CAST(10 * (q.number - 1) + r.priority + 1 AS int) AS place) AS n"
 )
-"""Joins that to ``unnest(…) WITH ORDINALITY AS q(…, number)`` and the priorities ``r``."""
+"""Joins ``n.place`` to ``unnest(…) WITH ORDINALITY AS q(…, number)`` and the priorities ``r``."""
 
 
 def scan_position_values(queues: Sequence[str], places: Places | None) -> dict[str, Any]:
-    """Return the values of these conditions; ``queues`` are in the order of their numbers."""
+    """Return the values of ``BEHIND``; ``queues`` in the order of their numbers."""
     each: list[Place | None] = []
     if places:
         each = [places.get((queue, priority)) for queue in queues for priority in range(10)]
@@ -158,15 +151,12 @@ WAITS = f"""waits(queue, priority, scan_at) AS (
     UNION ALL
     SELECT next.* FROM waits CROSS JOIN LATERAL (
         {_FIRST} AND (p.queue, p.priority) > (waits.queue, waits.priority) {_ORDER}) AS next)"""
-"""A CTE, behind WITH RECURSIVE: the first row of each queue and priority that has any."""
+"""A CTE for WITH RECURSIVE: the first row of each queue and priority that has any."""
 HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
-"""The condition that the queue ``g`` has a gate."""
-FAR = "timestamptz '9899-01-01Z'"
-"""Below the bound of ``moments_are_readable``."""
-_FAR_OFF = "timestamptz '9500-01-01Z'"
-"""Behind all that a producer may ask for, and before ``FAR`` in a test that lets time pass."""
+FAR = "timestamptz '9899-01-01Z'"  # below the bound of ``moments_are_readable``
+_FAR_OFF = "timestamptz '9500-01-01Z'"  # after a producer's latest; below FAR if tests shift time
+# the due_at of a row while it is held, from its columns before
 HELD_DUE = f"CASE WHEN p.expires_at IS NULL THEN {FAR} ELSE greatest(p.due_at, p.expires_at) END"
-"""When a row is due while it is held; made of it before it is held."""
 
 
 def is_held(alias: str = "p") -> str:
@@ -176,12 +166,11 @@ def is_held(alias: str = "p") -> str:
 
 
 def own_date(alias: str = "p") -> str:
-    """Return the date of a row that may be held: the one that it would have otherwise."""
+    """Return the due date of a row; of a held one, the date that it gets back."""
     return f"CASE WHEN {is_held(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
 
 
 UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"
-"""The SET of whatever ends a wait."""
 
 
 def parked_as(kind: WaitingKind, subject: str) -> str:

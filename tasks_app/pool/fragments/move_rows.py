@@ -1,8 +1,8 @@
-"""How rows leave RUNNING or the pending pool in one statement, and the fences that guard it."""
+"""Moving rows out of RUNNING or the pending pool in one statement, guarded by fences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State, states_in
@@ -20,14 +20,13 @@ from tasks_app.pool.tables import (
 )
 from tasks_app.pool.task_groups import ENDS, LOCKED, count_members, lock_groups, skip_locked_groups
 
-SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"
-"""For groups: somebody's open transaction on one member must not stop the others."""
+SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"  # for several rows: one locked row must not stop others
 WAIT = "FOR UPDATE OF p"
 _DECIDED = ("failures", "crashes", "retry_level", "result", "run_ms")
 _KEPT = tuple(c for c in CARRIED if c not in _DECIDED)
 AS_IT_WAS = ", ".join(f"p.{c}" for c in _KEPT)
+# the same of PENDING rows, which may be held
 WITH_ITS_DATE = ", ".join(f"{own_date()} AS due_at" if c == "due_at" else f"p.{c}" for c in _KEPT)
-"""The same of rows that may be held; those are still PENDING."""
 _MOVED = ", ".join(_KEPT + _DECIDED)
 _INTO = f"{_MOVED}, state, error, finished_at"
 _VALUES = f"{_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW}"
@@ -37,36 +36,32 @@ def _back(column: str) -> str:
     return f"(SELECT {column} FROM back)[array_position((SELECT ids FROM back), p.id)]"
 
 
-_GROUPS = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
-_WENT = "SELECT id, goes_to FROM held"
-TOLD = """
+NAMED = "SELECT id, goes_to, name, queue FROM held"  # to count what moved
+WITH_CALLBACKS = """
     SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
     UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
 """
-"""For :func:`leave`: callbacks that were inserted come behind what moved, as ``Called`` has them,
-with ``goes_to`` null."""
-NAMED = "SELECT id, goes_to, name, queue FROM held"
-"""For those who count what moved, by name and queue."""
+"""Inserted callbacks come after the moved rows, as ``Called``, with ``goes_to`` null."""
 _HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
 
 
-def leave(
+def move_out(
     held: str,
     *,
     waits: bool = False,
-    told: str = _WENT,
+    returns: str = "SELECT id, goes_to FROM held",
     origin: State | None = State.RUNNING,
 ) -> Moving:
-    """Return the statement; it yields (id, goes_to) of the rows that moved.
+    """Return the statement that moves the rows that ``held`` selects and locks.
 
-    Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
-    their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
-    it took a second. Members of a group that somebody counts just now stay where they are; unless
-    ``waits``, which is for rows that are given as ``:ids``. ``origin`` is the state that they
-    leave; None: the log has no line of it.
+    It joins nothing, and finds rows by their ids: the plan of a join depends on two guessed sizes,
+    and took a second if the pool was empty yesterday. Members of a group whose row is locked stay
+    where they are, unless ``waits``: then ``:ids`` has the rows. ``origin`` is their old state;
+    None: the log gets no lines.
     """
     if waits:
-        first = f"""{lock_groups(_GROUPS)},
+        groups = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
+        first = f"""{lock_groups(groups)},
         held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
     else:
         first = f"locked AS MATERIALIZED ({held}), {skip_locked_groups('locked')}"
@@ -105,52 +100,45 @@ def leave(
         FROM held WHERE event IN ({_HISTORY}) AND kind IS NOT NULL)
     """
 
-    def worded(level: Logged) -> str:
+    def sql(level: Logged) -> str:
         lines = "" if origin is None else lines_of("held", level, origin)
-        return f"{moves}{lines} {told}"
+        return f"{moves}{lines} {returns}"
 
-    return Moving(worded)
+    return Moving(sql)
 
 
 def complete(held: str) -> Moving:
-    """Return the statement for rows that all succeeded; it yields the ids of those that moved.
+    """Return the statement for rows that all succeeded; it yields their ids."""
+    # ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
 
-    ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
-    """
-    return Moving(
-        lambda level: (
-            f"""
+    def sql(level: Logged) -> str:
+        return f"""
     WITH held AS MATERIALIZED ({held}),
     gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
     {lines_of_successes("held") if level is Logged.ALL else ""}
     INSERT INTO {COMPLETED} ({_INTO})
-    SELECT {_MOVED}, '{State.SUCCEEDED}', NULL, {NOW} FROM held RETURNING id
-    """
-        )
-    )
+    SELECT {_MOVED}, '{State.SUCCEEDED}', NULL, {NOW} FROM held RETURNING id"""
+
+    return Moving(sql)
 
 
 def attempts_of(rows: str) -> str:
-    """Return CTEs that delete what is kept of attempts of ``rows``, which leave nothing."""
     ids = f"ANY(ARRAY(SELECT id FROM {rows} WHERE attempt > 1))"
     return f""",
     attempts AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = {ids}),
     lines AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = {ids})"""
 
 
+# a FROM clause for fence_arrays()
 FENCES = """
     unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
         AS f(id, attempt, token)
 """
-"""A FROM clause for :func:`fence_arrays`."""
 
 
 def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
-    """Return a FROM clause of the rows ``p`` whose fence holds, looked up one by one.
-
-    They are locked in the order of ``fences``. Each has a subquery of its own: the plan of a join
-    would depend on two sizes that the planner can only guess.
-    """
+    """Return a FROM clause of the rows ``p`` whose fence holds, in the order of ``fences``."""
+    # Each row has its own subquery: the plan of a join would depend on two guessed sizes.
     return f"""{fences} CROSS JOIN LATERAL (
         SELECT * FROM {PENDING} p
         WHERE p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}
@@ -158,27 +146,20 @@ def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
 
 
 def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
-    """Return the parameters, ids ascending."""
     ordered = sorted(fences)
+    hexes, token, text = [], None, ""
+    for fence in ordered:
+        if fence.token is not token:  # convert it once for all fences of a claim
+            token, text = fence.token, fence.token.hex
+        hexes.append(text)
     return {
         "ids": array(fence.task_id for fence in ordered),
         "attempts": array(fence.attempt for fence in ordered),
-        "tokens": array(_hexes(ordered)),
+        "tokens": array(hexes),
     }
 
 
-def _hexes(fences: Iterable[Fence]) -> Iterator[str]:
-    """Convert a token once for all fences of its claim."""
-    token, text = None, ""
-    for fence in fences:
-        if fence.token is not token:
-            token, text = fence.token, fence.token.hex
-        yield text
-
-
 def array(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of numbers, words or nulls, which need no quotes.
-
-    The driver takes five times as long to write one, element by element.
-    """
+    """Return a PostgreSQL array of numbers, words or nulls, which need no quotes."""
+    # The driver, which converts element by element, takes five times as long.
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

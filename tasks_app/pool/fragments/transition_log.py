@@ -1,10 +1,9 @@
-"""The log of transitions: lines written by statements that move rows, and by operators' verbs."""
+"""The log of transitions: lines of statements that move rows, and of operators' actions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from enum import StrEnum
 from functools import cache
 
@@ -15,29 +14,25 @@ from tasks_app.domain.operations import Author
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.states import Event, Pool, State
 from tasks_app.pool.fragments.conditions import is_held
-from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION
+from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION, Clock
 
 
 class Logged(StrEnum):
-    """Which moves have a line."""
-
     OFF = "off"
-    FAILURES = "failures"
-    """All ends of claims but successes: failed, put off, given back, rescued; and what is swept."""
-    ALL = "all"
-    """Also successes, claims, creations, and what operators do."""
+    FAILURES = "failures"  # all ends of claims but successes, and sweeps
+    ALL = "all"  # also successes, claims, creations, and operators' actions
 
 
-def _level_of_the_environment() -> Logged:
-    """Return what holds where nobody has read the settings, which refuse other words."""
+def _level_of_environment() -> Logged:
+    """Return the level for processes that read no settings, which would refuse other values."""
     given = os.environ.get(f"{PREFIX}TRANSITIONS", "")
     return Logged(given) if given in list(Logged) else Logged.OFF
 
 
 class TransitionLog:
-    """What this process logs; whoever has settings says so when it starts."""
+    """What this process logs; a process with settings sets the level when it starts."""
 
-    level = _level_of_the_environment()
+    level = _level_of_environment()
 
     @property
     def has_successes(self) -> bool:
@@ -45,8 +40,7 @@ class TransitionLog:
 
 
 LOG = TransitionLog()
-CREATED = "create"
-"""The event of a line that no transition leads to."""
+CREATED = "create"  # the event of a line that has no transition
 LONGEST = 200
 _COLUMNS = "task_id, at, attempt, event, from_state, to_state, owner, started_at, due_at, detail"
 _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule_id
@@ -54,7 +48,7 @@ _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule
 
 
 def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
-    """Return CTEs that write the lines of the moved ``rows``, as ``move_rows`` has them."""
+    """Return CTEs that write the lines of the moved ``rows`` of ``move_rows``."""
     if level is Logged.OFF:
         return ""
     which = "" if level is Logged.ALL else f"WHERE goes_to <> '{State.SUCCEEDED}'"
@@ -70,7 +64,6 @@ def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
 
 
 def lines_of_successes(rows: str, now: str = NOW) -> str:
-    """Return the same of rows that all succeeded."""
     return f""",
     logged AS (
         INSERT INTO {TRANSITION} ({_COLUMNS})
@@ -80,7 +73,6 @@ def lines_of_successes(rows: str, now: str = NOW) -> str:
 
 
 def lines_of_claims(rows: str) -> str:
-    """Return the same of ``rows`` that ``:owner`` has claimed."""
     first = f"{PENDING} n WHERE n.id = ANY(ARRAY(SELECT c.id FROM {rows} c WHERE c.attempt = 1))"
     return f""",
     created AS ({creations(first)}),
@@ -92,7 +84,7 @@ def lines_of_claims(rows: str) -> str:
 
 
 def creations(of: str) -> str:
-    """Return what writes a line for each row ``n`` that has none; a requeued one has."""
+    """Return the INSERT of a line for each row ``n`` that has none; a requeued one has one."""
     return f"""
         INSERT INTO {TRANSITION} (task_id, at, attempt, event, to_state, who)
         SELECT n.id, n.created_at, 0, '{CREATED}', '{State.PENDING}', {_MADE_BY}
@@ -102,33 +94,26 @@ def creations(of: str) -> str:
 
 
 class Moving:
-    """A statement that moves rows, in the wording that the log asks for."""
+    """A statement that moves rows, one text for each level of the log."""
 
-    def __init__(self, worded: Callable[[Logged], str]) -> None:
-        self.worded = cache(lambda level: text(worded(level)))
+    def __init__(self, sql: Callable[[Logged], str]) -> None:
+        self.worded = cache(lambda level: text(sql(level)))
 
     def __call__(self) -> TextClause:
         return self.worded(LOG.level)
 
 
-def _told(pool: str, due_at: str) -> TextClause:
-    return text(f"""
+_DUE = f"""CASE WHEN p.state = '{State.PENDING}' AND :target IS NULL AND NOT {is_held()}
+        THEN p.due_at END"""
+_LOG_ACTION = {
+    pool: text(f"""
     INSERT INTO {TRANSITION}
         (task_id, at, attempt, event, from_state, to_state, due_at, detail, who, why)
     SELECT p.id, {NOW}, p.attempt, :event, coalesce(:origin, p.state), coalesce(:target, p.state),
         {due_at}, left(:detail, {LONGEST}), coalesce(nullif(:who, ''), current_user),
         nullif(:why, '')
-    FROM {pool} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id
-    """)
-
-
-_TOLD = {
-    Pool.PENDING: _told(
-        PENDING,
-        f"""CASE WHEN p.state = '{State.PENDING}'
-        AND :target IS NULL AND NOT {is_held()} THEN p.due_at END""",
-    ),
-    Pool.ERROR: _told(ERROR, "NULL"),
+    FROM {table} p WHERE p.id = ANY(CAST(:ids AS bigint[])) ORDER BY p.id""")
+    for pool, table, due_at in ((Pool.PENDING, PENDING, _DUE), (Pool.ERROR, ERROR, "NULL"))
 }
 _CREATED = text(creations(f"{PENDING} n WHERE n.id = ANY(CAST(:ids AS bigint[]))"))
 
@@ -143,18 +128,16 @@ def log_operator_action(
     target: State | None = None,
     detail: str | None = None,
     pool: Pool = Pool.PENDING,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
-    """Write a line for each task, which is in ``pool`` now.
-
-    ``origin`` and ``target`` are its states before and behind the action, where its row does not
-    say so: that is, before a cancel and behind a requeue.
-    """
+    """Write a line for each task, which is in ``pool`` now."""
+    # ``origin`` and ``target`` are its states before and after the action, if its row has
+    # another: a requeued task was somewhere else, a cancelled one goes there.
     if not (LOG.has_successes and ids):
         return
     values = {"ids": sorted(ids), "now": now}
     if target is not None:
         connection.execute(_CREATED, values)
-    words = {"event": event, "origin": origin, "target": target, "detail": detail}
-    told = {"who": clean(by.who, LONGEST), "why": by.why}
-    connection.execute(_TOLD[pool], {**values, **words, **told})
+    action = {"event": event, "origin": origin, "target": target, "detail": detail}
+    author = {"who": clean(by.who, LONGEST), "why": by.why}
+    connection.execute(_LOG_ACTION[pool], {**values, **action, **author})

@@ -1,9 +1,9 @@
-"""Acquires a group of locks at once, queues for it or is denied; wakes who is next in line."""
+"""Acquires a group of locks at once, queues for it or is denied; wakes the next waiters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -11,15 +11,12 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.locks import Ask, Granted, LockMode, Obstacle
 from tasks_app.pool.connection.sessions import driver_of, is_pooled
 from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
-from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
+from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW, Clock
 
-WAIT_LEASE = timedelta(seconds=5)
-"""How long a waiter keeps its place without renewing it."""
+WAIT_LEASE = timedelta(seconds=5)  # a waiter keeps its place for so long without renewal
 LONGEST_BLOCKER = 300
-NOBODY = 0
-"""No task has this id."""
-# The LIMIT leaves none out. It makes a plan for any values look as cheap as one for these, so that
-# PostgreSQL keeps it: to plan takes twice as long as the rest.
+# The LIMIT leaves none out. It makes a generic plan look as cheap as one for these values, so that
+# PostgreSQL keeps it: planning takes twice as long as the rest.
 _WANTED = """
     wanted AS (
         SELECT w.* FROM unnest(CAST(:resources AS text[]), CAST(:modes AS text[]),
@@ -29,8 +26,7 @@ _WANTED = """
 _OPEN_UP = text(f"""
     INSERT INTO {LOCK} (resource)
     SELECT w.resource FROM unnest(CAST(:resources AS text[])) AS w(resource)
-    ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING
-""")
+    ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING""")
 _DECIDE = f"""
     SELECT r.resource, r.xmin AS version
     FROM hurried CROSS JOIN wanted w JOIN {LOCK} r ON r.resource = w.resource
@@ -58,9 +54,8 @@ _IN_THE_WAY = f"""
        OR (w.mode = '{LockMode.COUNTED}' AND o.beside >= coalesce(r.most, w.most))
 """
 _IS_HINDERED = text(f"""
-    WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)
-""")
-_BURY = text(f"""
+    WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)""")
+_REMOVE_DEAD = text(f"""
     WITH dead AS MATERIALIZED (
         SELECT h.id, h.who, h.task_id, h.asked_at, h.fence FROM {LOCK_HOLDER} h
         WHERE h.id IN (SELECT p.holder_id FROM {LOCK_PART} p
@@ -77,8 +72,7 @@ _BURY = text(f"""
             d.asked_at, {NOW}
         FROM dead d JOIN {LOCK_PART} p ON p.holder_id = d.id
         WHERE d.fence IS NOT NULL OR p.blocked_by IS NOT NULL)
-    DELETE FROM {LOCK_HOLDER} h USING dead d WHERE h.id = d.id
-""")
+    DELETE FROM {LOCK_HOLDER} h USING dead d WHERE h.id = d.id""")
 _BLOCKED_BY = f"""left(o.resource
     || CASE WHEN o.held THEN ' is held by ' ELSE ' is waited for by ' END || o.who
     || coalesce(' (task ' || o.task_id || ')', '') || ', ' || o.mode, {LONGEST_BLOCKER})"""
@@ -107,12 +101,10 @@ _DENIED = f"""
 """
 
 
-def _ask(enters: str, noted: str) -> str:
-    """Return one statement that judges and acts.
-
-    A statement's snapshot is older than the row locks that it waits for. Whoever enters writes all
-    of his control rows, so one who came between both shows: the locked row is not the one seen.
-    """
+def _request(enters: str, noted: str) -> str:
+    # A statement's snapshot is older than the row locks that it waits for. A request that enters
+    # writes all its control rows, so one that came in between shows: a locked row is not the one
+    # seen.
     return f"""
     WITH {_HURRIED}, {_WANTED},
     seen AS (
@@ -156,64 +148,58 @@ def _ask(enters: str, noted: str) -> str:
     """
 
 
-# psycopg keeps what it parsed of statements up to 4,096 characters.
-_ASK = text(" ".join(_ask("v.granted", _DENIED).split()))
-_ASK_OR_STAND_IN_LINE = text(" ".join(_ask("true", _WAITED).split()))
+# psycopg caches the parsed form of statements up to 4,096 characters.
+_REQUEST = text(" ".join(_request("v.granted", _DENIED).split()))
+_REQUEST_OR_QUEUE = text(" ".join(_request("true", _WAITED).split()))
 
 
 def open_up(connection: Connection, ask: Ask) -> None:
-    """Make the rows of resources that nobody has ever asked for.
-
-    In a transaction of its own: a caller that locked some of the rows and made others would lock
-    them out of order.
-    """
+    """Insert the rows of resources that were never requested before."""
+    # In its own transaction: a caller that locked some rows and inserted others would lock them
+    # out of order.
     connection.execute(_OPEN_UP, {"resources": ask.resources})
 
 
 def acquire(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: datetime | None = None
+    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
 ) -> Granted | tuple[Obstacle, ...] | None:
-    """Take the group, or tell what is in the way; None: a resource has to be opened up first.
-
-    With ``waits`` the group stands in line from then on; ask again under the same token, and renew
-    the place by ``WAIT_LEASE``. Without, it was denied. The transaction must be READ COMMITTED,
-    and committed at once.
-    """
+    """Take the group, or return the obstacles; None: call :func:`open_up` first."""
+    # With ``waits`` the group is in the queue from then on; repeat the call with the same token,
+    # and renew the place by ``WAIT_LEASE``. Without, it is denied. The transaction must be READ
+    # COMMITTED, and committed at once.
     values = _values(ask, now)
     if len(connection.execute(_DECIDE_FIRST, values).all()) < len(ask.parts):
         return None
-    statement = _ASK_OR_STAND_IN_LINE if waits else _ASK
+    statement = _REQUEST_OR_QUEUE if waits else _REQUEST
     found = connection.execute(statement, values).all()
     if any(row.dead for row in found):
-        connection.execute(_BURY, values)
+        connection.execute(_REMOVE_DEAD, values)
         found = connection.execute(statement, {**values, "buried": True}).all()
     return _answer(found)
 
 
 def acquire_at_once(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: datetime | None = None
+    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
 ) -> Granted | tuple[Obstacle, ...] | None:
-    """Do the same by one statement, which may be a transaction; None: :func:`acquire` has to.
-
-    So it is where somebody else decided meanwhile, or where something has to be buried.
-    """
-    statement = _ASK_OR_STAND_IN_LINE if waits else _ASK
+    """Do the same by one statement, which may be a transaction; None: use :func:`acquire`."""
+    # That is needed after a concurrent decision, or if a dead holder has to be removed.
+    statement = _REQUEST_OR_QUEUE if waits else _REQUEST
     found = connection.execute(statement, _values(ask, now)).all()
     return None if found[0].fresh is None or any(row.dead for row in found) else _answer(found)
 
 
-def is_hindered(connection: Connection, ask: Ask, *, now: datetime | None = None) -> bool:
-    """Tell, without a lock, whether to ask again is in vain just now."""
+def is_hindered(connection: Connection, ask: Ask, *, now: Clock = None) -> bool:
+    """Whether a request would fail now; takes no lock."""
     return bool(connection.execute(_IS_HINDERED, _values(ask, now)).scalar())
 
 
-def _values(ask: Ask, now: datetime | None) -> dict[str, Any]:
+def _values(ask: Ask, now: Clock) -> dict[str, Any]:
     run = ask.run
     return {
         "token": ask.token,
         "who": ask.who,
         "task_id": run and run.task_id,
-        "other_task": run.task_id if run else NOBODY,
+        "other_task": run.task_id if run else 0,  # no task has this id
         "attempt": run and run.attempt,
         "lease_token": run and run.token,
         "lease": ask.lease,
@@ -245,31 +231,26 @@ _WAKE = text(f"""
             WHERE q.resource = p.resource AND q.holder_id <> p.holder_id AND NOT {DEAD}
               AND (h.fence IS NOT NULL OR q.holder_id < p.holder_id)
               AND (q.mode <> p.mode OR q.mode = '{LockMode.EXCLUSIVE}'
-                OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))
-""")
-_LISTEN = text(f"LISTEN {CHANNEL}")
+                OR (q.mode = '{LockMode.COUNTED}' AND h.fence IS NULL))))""")
 
 
 def notify_next(
-    connection: Connection, resources: Sequence[str], *, now: datetime | None = None
+    connection: Connection, resources: Sequence[str], *, now: Clock = None
 ) -> list[Any]:
-    """Notify the first in line for each of the resources, and all that get along with it.
-
-    Of those who count only the first is told: one release makes room for one.
-    """
-    values = {"resources": list(resources), "now": now}
-    return list(connection.execute(_WAKE, values).scalars())
+    """Notify the first waiter for each of the resources, and all that are compatible with it."""
+    # Of counted waiters only the first is notified: one release makes room for one.
+    return list(connection.execute(_WAKE, {"resources": list(resources), "now": now}).scalars())
 
 
 def listen_for_wake_ups(connection: Connection) -> bool:
-    """Hear of wake-ups on an AUTOCOMMIT connection of psycopg; False: it cannot."""
+    """Listen on an AUTOCOMMIT connection of psycopg; False: this connection cannot listen."""
     if connection.dialect.driver != "psycopg" or is_pooled(connection):
         return False
-    connection.execute(_LISTEN)
+    connection.execute(text(f"LISTEN {CHANNEL}"))
     return True
 
 
 def read_wake_ups(connection: Connection, for_s: float) -> Iterator[str]:
-    """Yield the tokens that are told to ask again, for so long."""
+    """Yield for so long the tokens of waiters that should repeat their request."""
     for notification in driver_of(connection).notifies(timeout=for_s):
         yield notification.payload

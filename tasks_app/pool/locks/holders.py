@@ -19,6 +19,7 @@ from tasks_app.pool.tables import (
     LOCKS,
     NOW,
     PENDING,
+    Clock,
 )
 
 _RENEW = text(f"""
@@ -26,135 +27,109 @@ _RENEW = text(f"""
         SELECT h.id FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[]))
         ORDER BY h.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {LOCK_HOLDER} h SET lease_until = {NOW} + CAST(:lease AS interval)
-    FROM ours o WHERE h.id = o.id
-""")
+    FROM ours o WHERE h.id = o.id""")
 _THERE = text(f"SELECT token FROM {LOCK_HOLDER} WHERE token = ANY(CAST(:tokens AS uuid[]))")
 _GUARD = text(f"""
     SELECT h.fence FROM {LOCK_HOLDER} h WHERE h.token = :token AND h.fence IS NOT NULL
-    FOR KEY SHARE
-""")
+    FOR KEY SHARE""")
 
 
 def renew(
-    connection: Connection,
-    tokens: Sequence[UUID],
-    lease: timedelta,
-    *,
-    now: datetime | None = None,
+    connection: Connection, tokens: Sequence[UUID], lease: timedelta, *, now: Clock = None
 ) -> set[UUID]:
-    """Extend the leases to ``lease`` from now; return the tokens that are lost.
-
-    A locked row is left out: its lock is being released, or taken over.
-    """
+    """Extend the leases to ``lease`` from now; return the tokens that are lost."""
+    # A locked row is skipped: its lock is being released, or taken over.
     values = {"tokens": list(tokens), "lease": lease, "now": now}
     connection.execute(_RENEW, values)
     return set(tokens) - set(connection.execute(_THERE, values).scalars())
 
 
 def guard(connection: Connection, token: UUID) -> bool:
-    """Keep the lock until the caller's transaction ends, whatever its lease says; False: lost.
-
-    A renewal goes on meanwhile; an attempt to take the lock over finds it held.
-    """
+    """Keep the lock until the caller's transaction ends, even if its lease expires; False: lost."""
+    # Renewals do not wait for this; an attempt to take the lock over finds it held.
     return connection.execute(_GUARD, {"token": token}).first() is not None
 
 
 _RELEASE = text(f"""
-    DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
-""")
+    DELETE FROM {LOCK_HOLDER} h WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
 NO_FLUSH = "set_config('synchronous_commit', 'off', true)"
-"""For a transaction of our own that grants nothing: its COMMIT does not wait for the disk. Should
-the server crash, who stood in line asks again, and what was released ends with its lease. The
-flush of the next grant takes it along."""
+"""For our own transactions that grant nothing: the COMMIT does not wait for the disk. After a crash
+of the server, waiters repeat their requests, and a released lock ends with its lease. The flush of
+the next grant includes them."""
 UNHURRIED = f"""unhurried AS MATERIALIZED (
     SELECT {NO_FLUSH}, set_config('lock_timeout', '1000', true))"""
 _RELEASE_NOW = text(f"""
     WITH {UNHURRIED}
     DELETE FROM {LOCK_HOLDER} h USING unhurried
-    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token
-""")
-_GIVE_UP = text(f"""
+    WHERE h.token = ANY(CAST(:tokens AS uuid[])) RETURNING h.token""")
+_LEAVE_QUEUE = text(f"""
     WITH {UNHURRIED},
     gone AS (
         DELETE FROM {LOCK_HOLDER} h USING unhurried WHERE h.token = :token AND h.fence IS NULL
         RETURNING h.id, h.who, h.task_id, h.asked_at)
     INSERT INTO {LOCK_WAIT} (resource, mode, outcome, who, task_id, blocked_by, asked_at, ended_at)
     SELECT p.resource, p.mode, 'timed_out', g.who, g.task_id, p.blocked_by, g.asked_at, {NOW}
-    FROM gone g JOIN {LOCK_PART} p ON p.holder_id = g.id WHERE p.blocked_by IS NOT NULL
-""")
+    FROM gone g JOIN {LOCK_PART} p ON p.holder_id = g.id WHERE p.blocked_by IS NOT NULL""")
 
 
 def release(connection: Connection, *tokens: UUID) -> set[UUID]:
-    """Give groups back; return those that were there: others are taken over, or given back before.
-
-    It locks no resource: who decides about one meanwhile finds it held, and asks again.
-    """
+    """Release groups; return those that existed: others were taken over, or released before."""
+    # This locks no resource: a concurrent request finds it held, and repeats.
     return set(connection.execute(_RELEASE, {"tokens": list(tokens)}).scalars())
 
 
 def release_now(connection: Connection, *tokens: UUID) -> set[UUID]:
-    """Do the same in a transaction that does nothing else, such as that of a single statement."""
+    """Do the same in a transaction that does nothing else."""
     return set(connection.execute(_RELEASE_NOW, {"tokens": list(tokens)}).scalars())
 
 
-def leave_queue(connection: Connection, token: UUID, *, now: datetime | None = None) -> None:
-    """Leave the line, and write down what was waited for in vain."""
-    connection.execute(_GIVE_UP, {"token": token, "now": now})
+def leave_queue(connection: Connection, token: UUID, *, now: Clock = None) -> None:
+    connection.execute(_LEAVE_QUEUE, {"token": token, "now": now})
 
 
+# the holder's run has ended, finally: a run that has lost its fence never gets it back
 OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
       AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
-"""Its run has ended. That is final: a run that has lost its fence never has it again."""
+DEAD = f"(h.lease_until <= {NOW} OR {OVER})"
 _FIND = text(f"""
     SELECT l.resource, l.mode, l.state, l.who, l.task_id, l.fence,
         {NOW} - coalesce(l.granted_at, l.asked_at) AS age, {NOW} - l.lease_until AS beyond,
         (SELECT {OVER} FROM {LOCK_HOLDER} h WHERE h.token = l.token) AS over, l.blocked_by, l.token
     FROM {LOCKS} l
     WHERE CAST(:resource AS text) IS NULL OR l.resource = :resource
-    ORDER BY l.resource, l.granted_at NULLS LAST, l.asked_at LIMIT :most
-""")
+    ORDER BY l.resource, l.granted_at NULLS LAST, l.asked_at LIMIT :most""")
 _CONTENTION = text(f"""
     SELECT r.resource, r.grants, r.waits, r.timed_out, r.denials, r.taken_over, r.vanished,
         r.waited, r.waited_95, r.waited_most, r.held_now, r.waiting_now, r.most
     FROM {LOCK_REPORT} r
     WHERE CAST(:resource AS text) IS NULL OR r.resource = :resource
-    ORDER BY r.waited DESC, r.denials DESC, r.grants DESC, r.resource LIMIT :most
-""")
+    ORDER BY r.waited DESC, r.denials DESC, r.grants DESC, r.resource LIMIT :most""")
 _WAITS = text(f"""
     SELECT w.resource, w.mode, w.outcome, w.who, w.task_id, w.ended_at - w.asked_at AS waited,
         w.times, w.blocked_by, w.ended_at
     FROM {LOCK_WAIT} w
     WHERE CAST(:resource AS text) IS NULL OR w.resource = :resource
-    ORDER BY waited DESC, w.ended_at DESC LIMIT :most
-""")
+    ORDER BY waited DESC, w.ended_at DESC LIMIT :most""")
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One resource in one group that is held, or waited for."""
-
     resource: str
     mode: str
-    state: str
-    """``held`` or ``waiting``."""
+    state: str  # ``held`` or ``waiting``
     who: str
     task_id: int | None
     fence: int | None
-    age: timedelta
-    """Since it was granted, or asked for."""
-    beyond: timedelta
-    """How long its lease is over; negative: it is not."""
-    over: bool
-    """Its task does not run any more: the next to ask has it."""
+    age: timedelta  # since it was granted, or asked for
+    beyond: timedelta  # since its lease expired; negative: it has not
+    over: bool  # its task has ended: the next request gets the lock
     blocked_by: str | None
     token: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What became of all who wanted one resource."""
-
     resource: str
     grants: int
     waits: int
@@ -172,8 +147,6 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait that is over."""
-
     resource: str
     mode: str
     outcome: str
@@ -186,13 +159,8 @@ class Wait:
 
 
 def find_holders(
-    connection: Connection,
-    resource: str | None = None,
-    *,
-    most: int = 100,
-    now: datetime | None = None,
+    connection: Connection, resource: str | None = None, *, most: int = 100, now: Clock = None
 ) -> list[Held]:
-    """Return what is held and waited for, those who hold first."""
     values = {"resource": resource, "most": most, "now": now}
     return [Held(*row) for row in connection.execute(_FIND, values)]
 
@@ -200,7 +168,7 @@ def find_holders(
 def contention(
     connection: Connection, resource: str | None = None, *, most: int = 20
 ) -> list[Contention]:
-    """Return the resources that were waited for longest, and how often."""
+    """Return the resources, the longest waits first."""
     values = {"resource": resource, "most": most}
     return [Contention(*row) for row in connection.execute(_CONTENTION, values)]
 
@@ -208,78 +176,61 @@ def contention(
 def longest_waits(
     connection: Connection, resource: str | None = None, *, most: int = 20
 ) -> list[Wait]:
-    """Return the longest waits that are over."""
-    values = {"resource": resource, "most": most}
-    return [Wait(*row) for row in connection.execute(_WAITS, values)]
+    return [Wait(*row) for row in connection.execute(_WAITS, {"resource": resource, "most": most})]
 
 
 _FREE = text(f"""
     DELETE FROM {LOCK_HOLDER} h
     WHERE h.id IN (SELECT p.holder_id FROM {LOCK_PART} p WHERE p.resource = :resource)
       AND (CAST(:token AS uuid) IS NULL OR h.token = :token) AND h.fence IS NOT NULL
-    RETURNING h.who
-""")
+    RETURNING h.who""")
 _LIMIT = text(f"""
     INSERT INTO {LOCK} AS r (resource, most) VALUES (:resource, CAST(:most AS integer))
-    ON CONFLICT (resource) DO UPDATE SET most = EXCLUDED.most
-""")
+    ON CONFLICT (resource) DO UPDATE SET most = EXCLUDED.most""")
 
 
 def free_resource(connection: Connection, resource: str, token: UUID | None = None) -> list[str]:
-    """Take the groups that hold a resource from their holders, or one of them; return whose.
-
-    Waits for a guard in an open transaction.
-    """
-    values = {"resource": resource, "token": token}
-    return list(connection.execute(_FREE, values).scalars())
+    """Remove the holders of a resource, or one of them; return their names."""
+    # Waits for a guard in an open transaction.
+    return list(connection.execute(_FREE, {"resource": resource, "token": token}).scalars())
 
 
 def limit_resource(connection: Connection, resource: str, most: int | None) -> None:
-    """Say how many may count in it from now on, whatever code says; None: what code says."""
+    """Set how many counted holders it may have, instead of what code says; None: what code says."""
     connection.execute(_LIMIT, {"resource": resource, "most": most})
 
 
 GONE_FOR = timedelta(minutes=10)
-"""No holder comes back this long after the end of its lease. Until then a lock that nobody else
-wants stays its holder's."""
+"""No holder comes back so long after its lease. Until then it keeps a lock without waiters."""
 FORGET_AFTER = timedelta(days=7)
 _HOLDERS = text(f"""
     WITH gone AS MATERIALIZED (
         SELECT h.id FROM {LOCK_HOLDER} h
         WHERE h.lease_until <= {NOW} - CAST(:gone_for AS interval) OR {OVER}
         ORDER BY h.id LIMIT :most FOR UPDATE OF h SKIP LOCKED)
-    DELETE FROM {LOCK_HOLDER} h USING gone g WHERE h.id = g.id RETURNING h.id
-""")
+    DELETE FROM {LOCK_HOLDER} h USING gone g WHERE h.id = g.id RETURNING h.id""")
 _OLD_WAITS = text(f"""
     WITH old AS MATERIALIZED (
         SELECT w.ctid FROM {LOCK_WAIT} w
         WHERE w.ended_at < {NOW} - CAST(:forget_after AS interval)
         LIMIT :most FOR UPDATE OF w SKIP LOCKED)
-    DELETE FROM {LOCK_WAIT} w USING old o WHERE w.ctid = o.ctid RETURNING 1
-""")
+    DELETE FROM {LOCK_WAIT} w USING old o WHERE w.ctid = o.ctid RETURNING 1""")
 _UNUSED = text(f"""
     SELECT r.resource FROM {LOCK} r
     WHERE r.used_at < {NOW} - CAST(:forget_after AS interval) AND r.most IS NULL
-    LIMIT :most FOR UPDATE OF r SKIP LOCKED
-""")
+    LIMIT :most FOR UPDATE OF r SKIP LOCKED""")
 _RESOURCES = text(f"""
     DELETE FROM {LOCK} r WHERE r.resource = ANY(CAST(:resources AS text[]))
       AND NOT EXISTS (SELECT FROM {LOCK_PART} p WHERE p.resource = r.resource)
-    RETURNING r.resource
-""")
+    RETURNING r.resource""")
 
 
-def prune_locks(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove up to ``most`` of each kind; return the number of the most frequent kind.
-
-    Resources are locked first and looked at then: who was granted one meanwhile keeps it.
-    """
+def prune_locks(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove up to ``most`` of each kind; return the number of the most frequent kind."""
+    # Resources are locked before they are checked: one that was granted meanwhile stays.
     values = {"most": most, "gone_for": GONE_FOR, "forget_after": FORGET_AFTER, "now": now}
     holders = len(connection.execute(_HOLDERS, values).all())
     waits = len(connection.execute(_OLD_WAITS, values).all())
     unused = connection.execute(_UNUSED, values).scalars().all()
     resources = connection.execute(_RESOURCES, {"resources": list(unused)}).all() if unused else []
     return max(holders, waits, len(resources))
-
-
-DEAD = f"(h.lease_until <= {NOW} OR {OVER})"

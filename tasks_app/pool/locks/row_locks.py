@@ -1,7 +1,4 @@
-"""Rows: logical locks on single rows of users' own tables, in columns of those tables.
-
-The tables are theirs, so the statements are built; the columns are those of ``LockedRow``.
-"""
+"""Logical locks on single rows of users' own tables, in the columns of ``LockedRow``."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ NOW = func.statement_timestamp()
 
 
 class RowKey(NamedTuple):
-    """One row of a table of theirs."""
-
     table: Table
     values: tuple[Any, ...]
 
@@ -31,17 +26,13 @@ class RowKey(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The holder of a row."""
-
     locked_by: str | None
     locked_until: Any
 
 
 def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
-    """Set the flag if nobody's is up, and return its fence; None: somebody has it, or no row is.
-
-    One statement: it waits for a concurrent writer of the row, and judges what that one left.
-    """
+    """Lock the row and return its fence; None: it is locked, or there is no such row."""
+    # One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
     columns = key.table.c
     free = or_(columns.locked_until.is_(None), columns.locked_until <= NOW)
     return connection.execute(
@@ -74,19 +65,17 @@ def guard(connection: Connection, key: RowKey, fence: int) -> bool:
 
 
 def release(connection: Connection, key: RowKey, fence: int) -> bool:
-    """Clear the flag; False: somebody had taken it over."""
-    cleared = {"locked_by": None, "locked_until": None}
-    statement = update(key.table).where(_ours(key, fence)).values(**cleared)
+    """Unlock the row; False: another holder had taken it over."""
+    statement = update(key.table).where(_ours(key, fence)).values(locked_by=None, locked_until=None)
     return connection.execute(statement).rowcount == 1
 
 
 def is_unchanged(connection: Connection, key: RowKey, version: int) -> bool:
-    """Keep a versioned row as it is until the transaction ends; False: it was changed."""
+    """Keep a versioned row unchanged until the transaction ends; False: it was changed."""
     statement = select(key.table.c.version).where(key.condition).with_for_update(read=True)
     return connection.execute(statement).scalar() == version
 
 
 def _ours(key: RowKey, fence: int) -> ColumnElement[bool]:
-    """A cleared flag is nobody's, even if nobody has come since."""
-    columns = key.table.c
+    columns = key.table.c  # released is lost, even without a new holder
     return and_(key.condition, columns.lock_fence == fence, columns.locked_until.is_not(None))

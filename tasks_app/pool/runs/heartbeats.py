@@ -1,4 +1,4 @@
-"""Workers: one heartbeat row per child: what it serves, which handlers it knows, what it runs."""
+"""Heartbeats: one row per child process, with its queues, handlers and running tasks."""
 
 from __future__ import annotations
 
@@ -12,30 +12,25 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.tasks.error_text import clean
-from tasks_app.pool.tables import LEASE, NOW, WORKER
+from tasks_app.pool.tables import LEASE, NOW, WORKER, Clock
 
 LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A child as the database sees it."""
-
     owner: str
     node: str
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
     threads: int
-    """How many messages it works off at a time."""
-    running: Any
-    """A list of ``{"id", "name", "seconds"}``, with ``fraction`` and ``note`` where told."""
+    running: Any  # a list of ``{"id", "name", "seconds"}``, some with ``fraction`` and ``note``
     started_at: datetime
     seen_at: datetime
 
     @property
     def of_celery(self) -> bool:
-        """Its nodes are called ``celery@host``; those of ``tasks-app work`` as the host."""
-        return "@" in self.node
+        return "@" in self.node  # ``celery@host``; of ``tasks-app work``, the host
 
 
 _BEAT = text(f"""
@@ -43,24 +38,19 @@ _BEAT = text(f"""
     VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]), :threads,
         CAST(:running AS jsonb), {NOW}, {NOW})
     ON CONFLICT (owner) DO UPDATE
-    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
-""")
+    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at""")
 _LIVE = text(f"""
     SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
-    FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner
-""")
-OF_WORK = "position('@' IN w.node) = 0"
-"""The condition that a child is one of ``tasks-app work``."""
-# Who was killed leaves its row, who ended in order none: then the last scan tells.
+    FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner""")
+OF_WORK = "position('@' IN w.node) = 0"  # the condition that ``tasks-app work`` started the child
+# A killed child leaves its row, one that was stopped none: then the last scan decides.
 _RUN_BY = text(f"""
     SELECT bool_or(NOT {OF_WORK}) AS celery, bool_or({OF_WORK}) AS work, s.rank,
         coalesce(s.rank > 0 AND s.held_until > {NOW}, false) AS led
     FROM (SELECT) AS one LEFT JOIN {LEASE} s ON s.name = 'scan'
     LEFT JOIN {WORKER} w
         ON w.seen_at > (SELECT max(seen_at) FROM {WORKER}) - CAST(:within AS interval)
-    GROUP BY s.rank, s.held_until
-""")
-_LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
+    GROUP BY s.rank, s.held_until""")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
@@ -73,42 +63,30 @@ def beat(
     handlers: Sequence[str],
     threads: int = 1,
     running: Sequence[dict[str, Any]] = (),
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> None:
-    """Say that this child lives; one that serves no queue any more is about to end."""
-    connection.execute(
-        _BEAT,
-        {
-            "owner": owner,
-            "node": node,
-            "queues": list(queues),
-            "handlers": list(handlers),
-            "threads": threads,
-            "running": json.dumps([_storable(run) for run in running]),
-            "now": now,
-        },
-    )
+    """Write the heartbeat; a child without queues is about to end."""
+    runs = [
+        # cleaned, as no text of a handler may stop the heartbeat
+        {k: clean(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}
+        for run in running
+    ]
+    values = {"owner": owner, "node": node, "threads": threads, "running": json.dumps(runs)}
+    values |= {"queues": list(queues), "handlers": list(handlers), "now": now}
+    connection.execute(_BEAT, values)
 
 
-def live(connection: Connection, within: timedelta, *, now: datetime | None = None) -> list[Worker]:
-    """Return the children that were heard of within that time."""
+def live(connection: Connection, within: timedelta, *, now: Clock = None) -> list[Worker]:
+    """Return the children whose last heartbeat is no older than that."""
     return [
-        Worker(
-            row.owner,
-            row.node,
-            tuple(row.queues),
-            tuple(row.handlers),
-            row.threads,
-            json.loads(row.running),
-            row.started_at,
-            row.seen_at,
+        Worker(owner, node, tuple(queues), tuple(handlers), threads, json.loads(running), *times)
+        for owner, node, queues, handlers, threads, running, *times in connection.execute(
+            _LIVE, {"within": within, "now": now}
         )
-        for row in connection.execute(_LIVE, {"within": within, "now": now})
     ]
 
 
 def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]]:
-    """Return by queue the handlers of the living children that serve it."""
     known: dict[str, set[str]] = {}
     for worker in live(connection, within):
         for queue in worker.queues:
@@ -116,8 +94,8 @@ def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]
     return known
 
 
-def run_by(connection: Connection, within: timedelta, *, now: datetime | None = None) -> RunBy:
-    """Return what the children are of that live, or lived last; without any, who scanned last."""
+def run_by(connection: Connection, within: timedelta, *, now: Clock = None) -> RunBy:
+    """Return what started the living children, or the last ones; without any, the last scanner."""
     found = connection.execute(_RUN_BY, {"within": within, "now": now}).one()
     if found.celery is None:
         celery, work = bool(found.rank), found.rank == 0
@@ -129,15 +107,8 @@ def run_by(connection: Connection, within: timedelta, *, now: datetime | None = 
 
 
 def leave(connection: Connection, owner: str) -> None:
-    """Take the child off the list: it ends, or it was reaped."""
-    connection.execute(_LEAVE, {"owner": owner})
+    connection.execute(text(f"DELETE FROM {WORKER} WHERE owner = :owner"), {"owner": owner})
 
 
-def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
-    """Forget children whose last heartbeat is this old."""
+def prune(connection: Connection, older: timedelta, *, now: Clock = None) -> None:
     connection.execute(_PRUNE, {"older": older, "now": now})
-
-
-def _storable(run: dict[str, Any]) -> dict[str, Any]:
-    """Clean what handlers said of themselves: no word of theirs may stop the heartbeat."""
-    return {k: clean(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}

@@ -1,10 +1,10 @@
-"""Leases of claimed tasks: renewed, given back, and rescued from workers that are gone."""
+"""Leases of claimed tasks: renewed, released, and rescued from lost workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -30,10 +30,10 @@ from tasks_app.pool.fragments.move_rows import (
     WAIT,
     fence_arrays,
     fenced,
-    leave,
+    move_out,
 )
 from tasks_app.pool.statistics.parts import add_moved
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, Clock, admits
 
 _LOCK = "FOR NO KEY UPDATE OF p SKIP LOCKED"
 _RENEW = text(f"""
@@ -41,31 +41,19 @@ _RENEW = text(f"""
         SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
     WHERE p.id = ANY(ARRAY(SELECT id FROM held))
-    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled
-""")
+    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled""")
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What the renewal told."""
-
-    ids: frozenset[int]
-    """Renewed. Of the others the fence is lost, or somebody holds their row just now."""
-    cancelled: frozenset[int]
-    """Renewed, and somebody asked for their cancellation."""
+    ids: frozenset[int]  # renewed; the others' fence is lost, or their row is locked
+    cancelled: frozenset[int]  # renewed, and to be cancelled
 
 
 def renew(
-    connection: Connection,
-    fences: Sequence[Fence],
-    lease: timedelta,
-    *,
-    now: datetime | None = None,
+    connection: Connection, fences: Sequence[Fence], lease: timedelta, *, now: Clock = None
 ) -> Renewed:
-    rows = connection.execute(
-        _RENEW,
-        {**fence_arrays(fences), "lease": lease, "now": now},
-    ).all()
+    rows = connection.execute(_RENEW, {**fence_arrays(fences), "lease": lease, "now": now}).all()
     return Renewed(
         frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancelled)
     )
@@ -87,12 +75,11 @@ def _released_rows(source: str) -> str:
 _PARK = text(f"""
     UPDATE {PENDING} SET due_at = least(due_at, CAST(:due_at AS timestamptz)),
         parked = :reason, parked_kind = :kind, parked_for = :subject
-    WHERE id = :id AND state = '{State.PENDING}'
-""")
+    WHERE id = :id AND state = '{State.PENDING}'""")
 _MAY_RELEASE = admits(Event.RELEASE)
-_GROUP = leave(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
-_ONE = leave(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
-_TOKEN = leave(
+_GROUP = move_out(_released_rows(fenced(_MAY_RELEASE, SKIP_LOCKED)))
+_ONE = move_out(_released_rows(fenced(_MAY_RELEASE, WAIT)), waits=True)
+_TOKEN = move_out(
     _released_rows(
         f"{PENDING} p WHERE p.lease_token = :token AND {_MAY_RELEASE} ORDER BY p.id {SKIP_LOCKED}"
     )
@@ -106,13 +93,11 @@ def release(
     wait: timedelta = timedelta(0),
     block: bool = False,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Give claims back, due after ``wait``; return where each went.
-
-    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost; and
-    those that the database refuses, whose ids are added to ``left``.
-    """
+    """Release claims, due after ``wait``; return where each went."""
+    # Rows whose fence is lost are left out; unless ``block``, also locked rows, and rows that the
+    # database refuses, whose ids are added to ``left``.
 
     def give_back(some: Sequence[Fence]) -> dict[int, State]:
         statement = (_ONE if block else _GROUP)()
@@ -130,12 +115,10 @@ def release_parked(
     reason: WaitingReason,
     wait: timedelta,
     *,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> State | None:
-    """Give a claim back, parked for ``wait``: it stays due since when it was.
-
-    It waits for the row. None: the fence is lost.
-    """
+    """Release a claim, parked for ``wait``; its due date stays. Waits for the row."""
+    # None: the fence is lost.
     state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
     if state is State.PENDING:
         values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
@@ -144,15 +127,14 @@ def release_parked(
     return state
 
 
-def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
-    """Give back whatever a claim took whose reply never came; return the ids."""
+def release_token(connection: Connection, token: UUID, *, now: Clock = None) -> set[int]:
+    """Release the tasks of a claim whose reply was lost; return the ids."""
     values = {"token": token, "wait": timedelta(0), "now": now}
     return {row.id for row in connection.execute(_TOKEN(), values)}
 
 
 RESCUES = "rescue of tasks"
-FIRST_S = 5
-"""The longest distance after a first crash: most machines vanish for no task's sake."""
+FIRST_S = 5  # the longest wait after a first crash: most machines vanish without a task's fault
 _UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
@@ -192,14 +174,14 @@ _OVER = f"p.lease_until < {NOW} - CAST(:grace AS interval) AND {_MAY_RESCUE}"
 FIND_EXPIRED = f"""
     SELECT p.id FROM {PENDING} p WHERE {_OVER} ORDER BY p.id LIMIT :most OFFSET :skipped
 """
-EXPIRED = leave(
+EXPIRED = move_out(
     _rescued_rows(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
         ORDER BY p.id {SKIP_LOCKED}"""),
-    told=NAMED,
+    returns=NAMED,
 )
 """``grace`` is for a rescuer that cannot know whether workers could renew just now."""
 _FIND_EXPIRED = text(FIND_EXPIRED)
-_CLAIMS = leave(_rescued_rows(fenced(_MAY_RESCUE, SKIP_LOCKED)))
+_CLAIMS = move_out(_rescued_rows(fenced(_MAY_RESCUE, SKIP_LOCKED)))
 
 
 def rescue_expired(
@@ -208,9 +190,8 @@ def rescue_expired(
     lease: timedelta,
     max_crashes: int,
     most: int = 500,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Take back tasks whose lease is over; return where each went."""
     over = {"grace": timedelta(0), "now": now}
     values = {**VANISHED_VALUES, **over, "lease": lease, "max_crashes": max_crashes}
 
@@ -229,12 +210,10 @@ def rescue_claims(
     max_crashes: int,
     kind: str = VANISHED,
     left: set[int] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Take back claims whose child, connection or run is gone, whosever fault that was.
-
-    The ids of those that the database refuses are added to ``left``.
-    """
+    """Rescue claims whose child process, connection or run is gone; return where each went."""
+    # The ids of those that the database refuses are added to ``left``.
     values = {**_values(kind), "lease": lease, "max_crashes": max_crashes, "now": now}
 
     def move(some: Sequence[Fence]) -> dict[int, State]:
@@ -255,4 +234,3 @@ def _values(kind: str) -> dict[str, str | bytes]:
 
 
 VANISHED_VALUES = _values(VANISHED)
-"""What EXPIRED is told of the cause."""

@@ -1,9 +1,9 @@
-"""Settle: write how runs ended, under the fence, and move the rows, in one statement."""
+"""Settle: write the outcome of runs under the fence, and move the rows, in one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -21,17 +21,17 @@ from tasks_app.pool.connection.row_by_row import task_by_task
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
-    TOLD,
     WAIT,
+    WITH_CALLBACKS,
     array,
     attempts_of,
     complete,
     fence_arrays,
     fenced,
-    leave,
+    move_out,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, Clock, admits
 
 _OUTCOMES = """
     unnest(
@@ -45,9 +45,7 @@ _OUTCOMES = """
              message, traceback, encrypted_message, fingerprint, run_ms, event, said)
 """
 _ENDS = admits(Event.SUCCEED)
-_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
-"""Members of a group must be counted; successes of others, which nearly all are, do not pay for
-that."""
+_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"  # only members of groups pay for being counted
 _AS_IT_WAS = AS_IT_WAS.replace(
     "p.sub_status", "nullif(coalesce(f.said, p.sub_status), '') AS sub_status"
 )
@@ -67,8 +65,8 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP = leave(_held(_ENDS, SKIP_LOCKED), told=TOLD)
-ONE = leave(_held(_ENDS, WAIT), waits=True, told=TOLD)
+_GROUP = move_out(_held(_ENDS, SKIP_LOCKED), returns=WITH_CALLBACKS)
+ONE = move_out(_held(_ENDS, WAIT), waits=True, returns=WITH_CALLBACKS)
 _SUCCESSES = """
     unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
@@ -79,11 +77,11 @@ _SUCCEEDED = complete(f"""
     SELECT {AS_IT_WAS}, p.failures, p.crashes, p.retry_level, f.result::jsonb AS result, f.run_ms
     FROM {fenced(_PLAIN, SKIP_LOCKED, fences=_SUCCESSES)}
 """)
-"""What nearly all settlements are, with a third of the parameters and of the branches."""
+"""Nearly all settlements are successes; this has a third of the parameters and branches."""
 
 
 def _forget(lock: str, *, tried: bool) -> Moving:
-    """Return the statement for successes that leave no row; ``tried``: some had attempts before."""
+    """Return the statement for successes without a row; ``tried``: some had attempts before."""
     gone = f"""
     WITH held AS MATERIALIZED (
         SELECT p.id, p.attempt, p.owner, p.started_at FROM {fenced(_PLAIN, lock)}),
@@ -107,13 +105,11 @@ def settle_group(
     settlements: Sequence[Settlement],
     *,
     called: list[Called] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> dict[int, State]:
-    """Settle what can be settled without waiting for a lock; return where each went.
-
-    Of the others the fence is lost, or somebody holds their row or counts their group:
-    :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
-    """
+    """Settle what can be settled without waiting for a lock; return where each went."""
+    # The others' fence is lost, or their row or group is locked: see :func:`still_held`. Inserted
+    # callbacks are added to ``called``.
     done: dict[int, State] = {}
     forgotten = [s for s in settlements if not s.is_kept]
     kept = [s for s in settlements if s.is_kept] if forgotten else settlements
@@ -123,30 +119,30 @@ def settle_group(
         if kept and all(s.event is Event.SUCCEED and s.sub_status is None for s in kept):
             ids = connection.execute(_SUCCEEDED(), {**_successes(kept), "now": now}).scalars()
             done |= dict.fromkeys(ids, State.SUCCEEDED)
-        left = [s for s in kept if s.fence.task_id not in done]  # whose row somebody held, too
+        left = [s for s in kept if s.fence.task_id not in done]  # includes locked rows
         if left:
             done |= _moved(connection, _GROUP, left, now, called)
     except DBAPIError:
         if not (done and commits_itself(connection)):
-            raise  # else it is known what became of the others; these are asked again
+            raise  # else ``done`` is committed, and the caller repeats the rest
     return done
 
 
 def settle_each(
     connection: Connection, settlements: Sequence[Settlement], left: set[int] | None = None
 ) -> dict[int, State]:
-    """Do the same; those that the database refuses stop no other: ``left`` gets their ids."""
+    """Do the same; ``left`` gets the ids of those that the database refuses."""
     settle = partial(settle_group, connection)
     return task_by_task(connection, settlements, settle, "settling of tasks", left=left)
 
 
 def settle_nothing(connection: Connection) -> None:
-    """Run the statement of successes on none, so that it is planned when there are some."""
+    """Run the statement of successes without any, so that it is planned before the first."""
     connection.execute(_SUCCEEDED(), {**_successes([]), "now": None})
 
 
 def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
-    """Return the ids whose fence still holds, without waiting for locks on their rows."""
+    """Return the ids whose fence still holds, without waiting for locks."""
     return set(connection.execute(_HELD, fence_arrays(fences)).scalars())
 
 
@@ -155,24 +151,20 @@ def settle_one(
     settlement: Settlement,
     *,
     called: list[Called] | None = None,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> State | None:
-    """Settle one run, waiting for its row and its group; return where it went.
-
-    None: the fence is lost. A callback that was inserted is added to ``called``.
-    """
-    one = [settlement]
-    if not settlement.is_kept and _forgotten(connection, one, WAIT, now):
+    """Settle one run, waiting for its row and its group; return where it went."""
+    # None: the fence is lost. An inserted callback is added to ``called``.
+    if not settlement.is_kept and _forgotten(connection, [settlement], WAIT, now):
         return State.SUCCEEDED
-    moved = _moved(connection, ONE, one, now, called)
-    return moved.get(settlement.fence.task_id)
+    return _moved(connection, ONE, [settlement], now, called).get(settlement.fence.task_id)
 
 
 def _moved(
     connection: Connection,
     statement: Moving,
     settlements: Sequence[Settlement],
-    now: datetime | None,
+    now: Clock,
     called: list[Called] | None = None,
 ) -> dict[int, State]:
     rows = connection.execute(statement(), {**_arrays(settlements), "now": now}).all()
@@ -182,7 +174,7 @@ def _moved(
 
 
 def _forgotten(
-    connection: Connection, settlements: Sequence[Settlement], lock: str, now: datetime | None
+    connection: Connection, settlements: Sequence[Settlement], lock: str, now: Clock
 ) -> dict[int, State]:
     fences = [s.fence for s in settlements]
     statement = _FORGOTTEN[lock, any(fence.attempt > 1 for fence in fences)]
@@ -222,18 +214,15 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
     }
 
 
-_COUNT = text(f"""
+_COUNT_OUTAGE = text(f"""
     UPDATE {PENDING} SET outages = least(coalesce(outages, 0) + 1, 32767),
         outage_since = coalesce(outage_since, {NOW})
     WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
       AND state = '{State.RUNNING}'
-    RETURNING outages, {NOW} - outage_since AS since
-""")
+    RETURNING outages, {NOW} - outage_since AS since""")
 
 
-def count_outage(
-    connection: Connection, fence: Fence, *, now: datetime | None = None
-) -> Outages | None:
-    """Count one outage more; None: the fence is lost, and nothing was written."""
-    row = connection.execute(_COUNT, {**fence._asdict(), "now": now}).first()
+def count_outage(connection: Connection, fence: Fence, *, now: Clock = None) -> Outages | None:
+    """Count an outage; None: the fence is lost, and nothing was written."""
+    row = connection.execute(_COUNT_OUTAGE, {**fence._asdict(), "now": now}).first()
     return None if row is None else Outages(row.outages, max(row.since, timedelta(0)))

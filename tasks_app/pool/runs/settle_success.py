@@ -1,6 +1,6 @@
-"""Succeed: the settle of one success in the transaction of its effects: its last word.
+"""The settle of one success as the last statement in the transaction of its effects.
 
-The COMMIT travels along with it, so it fails where the fence is lost, and with it the COMMIT.
+The COMMIT is sent with it: if the fence is lost, the statement fails, and with it the COMMIT.
 """
 
 from __future__ import annotations
@@ -19,32 +19,29 @@ from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
 from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups
 
-_KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
-_LOST = "TA002"
-"""The SQLSTATE that ``task_fence_lost`` raises."""
-_SAID = "nullif(coalesce($6, sub_status), '')"
-"""The sub-status: the run's last word on it, or else what stood before."""
 _OWN = f"{lock_groups(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
 _COUNT = f", {count_members('gone', succeeds='true', now=_NOW)}"
+# as text, since the owner of a connection decides how it reads JSON
 _CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
         FROM called c WHERE c.wait_s IS NOT NULL)"""
-"""As text, since the owner of a connection decides how it reads JSON."""
 _LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}($1) IS NULL ELSE true END"
 
 
 def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
-    """Return the statement; its row, if it yields one, is for :func:`called_by`.
+    """Return the statement; its row, if any, is for :func:`called_by`.
 
     Args:
         keeps: the row goes into the history.
-        counts: it is the row of a group's member, or may be.
-        tried: without a row in the history, attempts before this one leave nothing either.
-        logs: with a line in the log of transitions.
+        counts: the task may be a member of a group.
+        tried: if not ``keeps``, delete what earlier attempts left, too.
+        logs: write a line to the log of transitions.
     """
-    values = ", ".join(_SAID if name == "sub_status" else name for name in CARRIED)
+    # the sub-status of the run's end, or else the one before
+    sub_status = "nullif(coalesce($6, sub_status), '')"
+    values = ", ".join(sub_status if name == "sub_status" else name for name in CARRIED)
     enter = f"""
-    INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
+    INSERT INTO {COMPLETED} ({", ".join(CARRIED)}, state, result, run_ms, finished_at)
     SELECT {values}, '{State.SUCCEEDED}', $4::jsonb, $5::integer, {_NOW}"""
     return f"""
     WITH {_OWN if counts else ""}gone AS (
@@ -70,19 +67,15 @@ _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
     FOR NO KEY UPDATE
 """.encode()
-_TYPES = [20, 23, 2950, 3802, 23, 25]
-"""Of task, attempt, token, result, run_ms and sub-status, as pg_type knows them."""
+_TYPES = [20, 23, 2950, 3802, 23, 25]  # OIDs of task, attempt, token, result, run_ms, sub-status
 
 
 class LastWord(NamedTuple):
-    """A statement that ends a transaction, in the words of libpq."""
+    """The last statement of a transaction, for libpq."""
 
-    name: bytes
-    """Under which it is prepared."""
+    name: bytes  # of the prepared statement
     sql: bytes
-    """Its values are ``$1`` and so on."""
-    types: list[int]
-    """Lists, since psycopg 3.2 in C takes nothing else."""
+    types: list[int]  # lists, since psycopg 3.2 in C takes nothing else
     values: list[bytes | None]
 
 
@@ -93,55 +86,44 @@ _WORDS = {
     )
     for (way, parts), logs in product(_WAYS.items(), (False, True))
 }
-"""Names and texts, by what they do and whether they log."""
-
-
-def _way(settlement: Settlement) -> str:
-    """Return by which of the statements this success is written."""
-    if settlement.task is None or settlement.task.in_group:
-        return ", counts"
-    if settlement.is_kept:
-        return ""
-    return ", forgets all" if settlement.fence.attempt > 1 else ", forgets"
 
 
 def last_word(settlement: Settlement) -> LastWord:
-    """Return what writes one success, waiting for its row and group.
-
-    Its answer is for :func:`called_by`. Without a claim it fails, as :func:`is_fence_lost` knows.
-    """
-    (task_id, attempt, token), result = settlement.fence, settlement.result
-    said = settlement.sub_status
+    """Return the statement of one success; it waits for its row and group."""
+    # Its result is for :func:`called_by`. It fails if the claim is lost: see
+    # :func:`is_fence_lost`.
+    if settlement.task is None or settlement.task.in_group:
+        way = ", counts"
+    elif settlement.is_kept:
+        way = ""
+    else:
+        way = ", forgets all" if settlement.fence.attempt > 1 else ", forgets"
+    result, run_ms, sub_status = settlement.result, settlement.run_ms, settlement.sub_status
     values = [
-        b"%d" % task_id,
-        b"%d" % attempt,
-        token.hex.encode(),
+        *_fence_values(settlement.fence),
         None if result is None else result.encode(),
-        None if settlement.run_ms is None else b"%d" % settlement.run_ms,
-        None if said is None else said.encode(),
+        None if run_ms is None else b"%d" % run_ms,
+        None if sub_status is None else sub_status.encode(),
     ]
-    return LastWord(*_WORDS[_way(settlement), LOG.has_successes], _TYPES, values)
+    return LastWord(*_WORDS[way, LOG.has_successes], _TYPES, values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
-    """Tell whether a last word failed because the run is not ours any more."""
-    return error.sqlstate == _LOST
+    return error.sqlstate == "TA002"  # raised by ``task_fence_lost``
 
 
 def called_by(answer: str | bytes | None) -> list[Called]:
-    """Return the callback of a group that a last word has inserted, from its row."""
+    """Return the callback of a group that the statement has inserted, from its row."""
     return [] if answer is None else [Called(*json.loads(answer))]
 
 
 def own_row(fence: Fence) -> LastWord:
-    """Return what locks the row of a run.
+    """Return the statement that locks the row of a run."""
+    # In a transaction with one snapshot, a renewal would otherwise update the row after the
+    # snapshot, and the settle fail. Renewals and rescues skip a locked row: the lock replaces its
+    # lease.
+    return LastWord(b"", _OWN_ROW, _TYPES[:3], _fence_values(fence))
 
-    Where a transaction sees what was when it began, a renewal would else update the row behind its
-    snapshot, and the settle at its end fail. A locked row is passed by: the lock is its lease.
-    """
-    values: list[bytes | None] = [
-        b"%d" % fence.task_id,
-        b"%d" % fence.attempt,
-        fence.token.hex.encode(),
-    ]
-    return LastWord(b"", _OWN_ROW, _TYPES[:3], values)
+
+def _fence_values(fence: Fence) -> list[bytes | None]:
+    return [b"%d" % fence.task_id, b"%d" % fence.attempt, fence.token.hex.encode()]

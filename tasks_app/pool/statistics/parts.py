@@ -1,24 +1,24 @@
-"""Counts of one minute as one process wrote them, and the columns that all counters share."""
+"""Counts of one minute by one process, and SQL that all counters share."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics import BOUNDS_MS, BUCKETS, CountedOutcome, outcome_of
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.tables import COUNT_PART, NOW
+from tasks_app.pool.tables import COUNT_PART, NOW, Clock
+
+MINUTE, HOUR, DAY = 1, 60, 1440  # spans of the rows of COUNT, in minutes
 
 
 class CountPart(NamedTuple):
-    """The running total of a minute, since the process began to count it."""
+    """The running total of a process for one minute."""
 
-    minute: int
-    """Minutes since 1970."""
+    minute: int  # minutes since 1970
     name: str
     queue: str
     outcome: int
@@ -31,7 +31,7 @@ class CountPart(NamedTuple):
 
 KEY = "at, name, queue, outcome"
 SUMS = "number, wait_ms, run_ms, waits, runs"
-# Sorted, so that nobody deadlocks; totals, so that writing them twice changes nothing.
+# Sorted, against deadlocks; totals, so that writing them twice changes nothing.
 _WRITE = text(f"""
     INSERT INTO {COUNT_PART} AS c (slot, {KEY}, {SUMS}, written_at)
     SELECT :slot, to_timestamp(t.minute * 60), t.name, t.queue, t.outcome, t.number, t.wait_ms,
@@ -44,54 +44,38 @@ _WRITE = text(f"""
     ORDER BY t.minute, t.name, t.queue, t.outcome
     ON CONFLICT (at, slot, name, queue, outcome) DO UPDATE SET
         number = EXCLUDED.number, wait_ms = EXCLUDED.wait_ms, run_ms = EXCLUDED.run_ms,
-        waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at
-""")
+        waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at""")
 NOTE = text(f"""
     INSERT INTO {COUNT_PART} (slot, {KEY}, {SUMS}, written_at)
     SELECT CAST(gen_random_uuid() AS text), date_trunc('minute', {NOW}), t.name, t.queue, t.outcome,
         t.number, 0, 0, '{{}}', '{{}}', {NOW}
     FROM unnest(
         CAST(:names AS text[]), CAST(:queues AS text[]), CAST(:outcomes AS smallint[]),
-        CAST(:numbers AS bigint[])) AS t(name, queue, outcome, number)
-""")
+        CAST(:numbers AS bigint[])) AS t(name, queue, outcome, number)""")
 
 
 def write_parts(
-    connection: Connection, slot: str, parts: Sequence[CountPart], *, now: datetime | None = None
+    connection: Connection, slot: str, parts: Sequence[CountPart], *, now: Clock = None
 ) -> None:
     """Write running totals, over those that the slot wrote before."""
     if not parts:
         return
     columns: list[list[Any]] = [list(column) for column in zip(*parts, strict=True)]
-    minutes, names, queues, outcomes, numbers, wait_ms, run_ms, waits, runs = columns
-    connection.execute(
-        _WRITE,
-        {
-            "slot": slot,
-            "minutes": minutes,
-            "names": names,
-            "queues": queues,
-            "outcomes": outcomes,
-            "numbers": numbers,
-            "wait_ms": wait_ms,
-            "run_ms": run_ms,
-            "waits": _arrays(waits),
-            "runs": _arrays(runs),
-            "now": now,
-        },
-    )
+    *plain, waits, runs = columns
+    names = ("minutes", "names", "queues", "outcomes", "numbers", "wait_ms", "run_ms")
+    values = {"slot": slot, "waits": _arrays(waits), "runs": _arrays(runs), "now": now}
+    connection.execute(_WRITE, {**values, **dict(zip(names, plain, strict=True))})
+
+
+def _arrays(histograms: Sequence[Sequence[int]]) -> list[str]:
+    return ["{" + ",".join(map(str, histogram)) + "}" for histogram in histograms]
 
 
 def add_counts(
-    connection: Connection,
-    moved: Iterable[tuple[str, str, CountedOutcome]],
-    *,
-    now: datetime | None = None,
+    connection: Connection, moved: Iterable[tuple[str, str, CountedOutcome]], *, now: Clock = None
 ) -> None:
-    """Count tasks, by name and queue, that this transaction moves and no process runs.
-
-    They are counted if it commits, once.
-    """
+    """Count tasks that this transaction moves without a run, by name, queue and outcome."""
+    # They are counted once, if it commits.
     counted = Counter(moved)
     if counted:
         columns = [list(column) for column in zip(*counted, strict=True)]
@@ -101,60 +85,37 @@ def add_counts(
 
 
 def add_moved(
-    connection: Connection,
-    moved: Iterable[Any],
-    event: Event | None = None,
-    *,
-    now: datetime | None = None,
+    connection: Connection, moved: Iterable[Any], event: Event | None = None, *, now: Clock = None
 ) -> dict[int, State]:
-    """Count the rows that a statement has moved, and return where each went.
-
-    They have id, goes_to, name and queue; ``event`` says why some are pending again.
-    """
+    """Count the rows that a statement has moved, and return where each went."""
+    # They have id, goes_to, name and queue; ``event`` says why some are pending again.
     rows = list(moved)
-    add_counts(
-        connection,
-        [(r.name, r.queue, outcome_of(State(r.goes_to), event or Event.RELEASE)) for r in rows],
-        now=now,
-    )
+    event = event or Event.RELEASE
+    counted = [(r.name, r.queue, outcome_of(State(r.goes_to), event)) for r in rows]
+    add_counts(connection, counted, now=now)
     return {row.id: State(row.goes_to) for row in rows}
 
 
-def _arrays(histograms: Sequence[Sequence[int]]) -> list[str]:
-    return ["{" + ",".join(map(str, histogram)) + "}" for histogram in histograms]
-
-
-BOUNDS = f"ARRAY[{', '.join(map(str, BOUNDS_MS))}]::bigint[]"
-
-
 def summed(histogram: str) -> str:
-    """Return the sum of histograms, an aggregate; empty buckets at the end may be left out.
-
-    One aggregate a bucket: to unnest them takes twice as long.
-    """
+    """Return the sum of histograms, an aggregate; empty buckets at the end may be missing."""
+    # One aggregate a bucket: unnest takes twice as long.
     buckets = ", ".join(f"coalesce(sum({histogram}[{n}]), 0)" for n in range(1, BUCKETS + 1))
     return f"CAST((ARRAY[{buckets}])[1:coalesce(max(cardinality({histogram})), 0)] AS bigint[])"
 
 
 def added_up(source: str) -> str:
     """Return the sums over a group of rows, in the order of SUMS."""
-    plain = ", ".join(
-        f"CAST(sum({source}.{column}) AS bigint) AS {column}"
-        for column in ("number", "wait_ms", "run_ms")
-    )
-    arrays = ", ".join(
-        f"{summed(f'{source}.{column}')} AS {column}" for column in ("waits", "runs")
-    )
-    return f"{plain}, {arrays}"
+    plain = [f"CAST(sum({source}.{c}) AS bigint) AS {c}" for c in ("number", "wait_ms", "run_ms")]
+    return ", ".join([*plain, *(f"{summed(f'{source}.{c}')} AS {c}" for c in ("waits", "runs"))])
 
 
 def bucket(ms: str) -> str:
     """Return the bucket of so many milliseconds, as ``bucket_of``; null stays null."""
-    return f"width_bucket({ms}, {BOUNDS})"
+    return f"width_bucket({ms}, ARRAY[{', '.join(map(str, BOUNDS_MS))}]::bigint[])"
 
 
 def counted(bucket: str, number: str) -> str:
-    """Return a histogram, an aggregate, of rows that say ``number`` for a bucket."""
+    """Return a histogram, an aggregate, of rows with a ``number`` for a bucket."""
     buckets = ", ".join(
         f"coalesce(sum({number}) FILTER (WHERE {bucket} = {n}), 0)" for n in range(BUCKETS)
     )
@@ -162,7 +123,7 @@ def counted(bucket: str, number: str) -> str:
 
 
 def highest(one: str, other: str) -> str:
-    """Return the histogram that says of each bound the higher count of what is below it."""
+    """Return the histogram with, for each bound, the higher count below it."""
     return f"""(SELECT coalesce(array_agg(CAST(below - before AS bigint) ORDER BY n), '{{}}') FROM (
         SELECT n, below, lag(below, 1, 0) OVER (ORDER BY n) AS before FROM (
             SELECT n, greatest(sum(coalesce(({one})[n], 0)) OVER (ORDER BY n),
@@ -176,11 +137,11 @@ MERGED = {
     **{ms: f"greatest(c.{ms}, EXCLUDED.{ms})" for ms in ("wait_ms", "run_ms")},
     **{array: highest(f"c.{array}", f"EXCLUDED.{array}") for array in ("waits", "runs")},
 }
-"""Of an upsert: the number is higher, but was counted in another way, so buckets may not be."""
+"""Of an upsert whose number is higher, but counted in another way: its buckets may be lower."""
 RAISED = {
     column: value
     if column == "number"
     else f"CASE WHEN c.exact THEN {value} ELSE EXCLUDED.{column} END"
     for column, value in MERGED.items()
 }
-"""The same where only what is ``exact`` was counted in another way."""
+"""The same if only ``exact`` rows were counted in another way."""

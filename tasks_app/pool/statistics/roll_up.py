@@ -11,53 +11,61 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.statistics import FINAL, MOST_KEYS, OTHER, CountedOutcome, state_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.retention import DayPartition, partitions
-from tasks_app.pool.statistics.parts import KEY, MERGED, RAISED, SUMS, added_up, bucket, counted
+from tasks_app.pool.statistics.parts import (
+    DAY,
+    HOUR,
+    KEY,
+    MERGED,
+    MINUTE,
+    RAISED,
+    SUMS,
+    added_up,
+    bucket,
+    counted,
+)
 from tasks_app.pool.statistics.totals import keep_totals
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, COUNT, COUNT_PART, ERROR, NOW, PENDING, table
+from tasks_app.pool.tables import (
+    ATTEMPT,
+    COMPLETED,
+    COUNT,
+    COUNT_PART,
+    ERROR,
+    NOW,
+    PENDING,
+    Clock,
+    table,
+)
 
-MINUTE, HOUR, DAY = 1, 60, 1440
-"""Spans of the rows of COUNT, in minutes."""
-SETTLED_AFTER = timedelta(seconds=90)
-"""After its begin, a minute is taken for complete: writers write every few seconds."""
+SETTLED_AFTER = timedelta(seconds=90)  # from its begin; writers write a minute every few seconds
 PARTS_KEPT = timedelta(minutes=15)
-OPEN_FOR = timedelta(minutes=1)
-"""How long a transaction that wrote parts may have been open."""
+OPEN_FOR = timedelta(minutes=1)  # how long a transaction that writes parts may be open
 
 
 class CountRetention(NamedTuple):
-    """How long counters are kept."""
-
     minutes: timedelta
     hours: timedelta
     days: timedelta
 
 
 class RolledUp(NamedTuple):
-    """What a roll-up did."""
-
-    until: datetime
-    """When it began; to be handed to the next one."""
-    rows: int
-    """Written, of minutes, hours and days."""
+    until: datetime  # when it began: ``since`` of the next one
+    rows: int  # written, of minutes, hours and days
     removed: int
 
 
-_NOW = text(f"SELECT {NOW}")
 _NEWS = text(f"""
     SELECT DISTINCT at FROM {COUNT_PART}
     WHERE at <= {NOW} - CAST(:settled AS interval)
       AND (CAST(:since AS timestamptz) IS NULL
            OR written_at > CAST(:since AS timestamptz) - CAST(:open AS interval)
            OR at > CAST(:since AS timestamptz) - CAST(:settled AS interval))
-    ORDER BY at
-""")
+    ORDER BY at""")
 
 
 def _sum(source: str, span: int, begin: str, where: str) -> str:
-    """Sum up rows of a finer span, all that belong to ``:times``.
-
-    Rows beyond MOST_KEYS are one: those that have a row already keep it, the most frequent follow.
-    """
+    """Sum up the rows of a finer span for ``:times``."""
+    # Rows beyond MOST_KEYS become one. Keys that have a row keep it, then the most frequent get
+    # one.
     updates = ", ".join(f"{column} = {value}" for column, value in RAISED.items())
     return f"""
     WITH parts AS MATERIALIZED (
@@ -98,19 +106,14 @@ _DROP = text(f"""
     WITH parts AS (DELETE FROM {COUNT_PART} WHERE at < {NOW} - CAST(:parts AS interval))
     DELETE FROM {COUNT} WHERE span = {MINUTE} AND at < {NOW} - CAST(:minutes AS interval)
         OR span = {HOUR} AND at < {NOW} - CAST(:hours AS interval)
-        OR span = {DAY} AND at < {NOW} - CAST(:days AS interval)
-""")
+        OR span = {DAY} AND at < {NOW} - CAST(:days AS interval)""")
 
 
 def roll_up(
-    connection: Connection,
-    since: datetime | None,
-    kept: CountRetention,
-    *,
-    now: datetime | None = None,
+    connection: Connection, since: datetime | None, kept: CountRetention, *, now: Clock = None
 ) -> RolledUp:
-    """Sum up what was written ``since`` the roll-up before; None: all that is there."""
-    began = connection.execute(_NOW, {"now": now}).scalar_one()
+    """Sum up what was written ``since`` the last roll-up; None: everything."""
+    began = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()
     seen = {"settled": SETTLED_AFTER, "since": since, "open": OPEN_FOR, "now": now}
     minutes = list(connection.execute(_NEWS, seen).scalars())
     rows = 0
@@ -124,27 +127,22 @@ def roll_up(
 
 
 def sum_hours(connection: Connection, instants: Sequence[datetime]) -> int:
-    """Sum up the hours of these instants from their minutes; return how many rows that wrote."""
     times = sorted({hour_of(at) for at in instants})
     values = {"times": times, "first": times[0], "last": times[-1]}
     return connection.execute(_HOURS, values).rowcount
 
 
 def sum_days(connection: Connection, instants: Sequence[datetime]) -> int:
-    """Sum up the days of these instants, of UTC, from their hours."""
     times = sorted({hour_of(at).replace(hour=0) for at in instants})
     values = {"times": times, "first": times[0], "last": times[-1]}
     return connection.execute(_DAYS, values).rowcount
 
 
 def hour_of(at: datetime) -> datetime:
-    """Return the begin of the hour, of UTC."""
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-_HOUR = timedelta(hours=1)
-MARGIN = timedelta(minutes=5)
-"""Rows of an hour may lie so far before its first block: transactions overlap."""
+MARGIN = timedelta(minutes=5)  # transactions overlap: rows of an hour may be in earlier blocks
 _OUTCOME = "CASE d.state " + " ".join(
     f"WHEN '{state_of(outcome)}' THEN {outcome.value}" for outcome in FINAL
 )
@@ -154,13 +152,12 @@ _RUN = f"CASE WHEN d.state = '{State.SUCCEEDED}' THEN CAST(d.run_ms AS bigint) E
 _BLOCKS = text("""
     SELECT pg_relation_size(CAST(:day AS regclass)) / CAST(current_setting('block_size') AS integer)
 """)
-# By way of the whole pool: a worker's role may read that, but not its partitions.
+# Reads the whole pool: a worker's role may not read its partitions.
 _PROBE = text(f"""
     SELECT d.finished_at FROM {COMPLETED} d
     WHERE d.finished_at >= :day AND d.finished_at < :until
       AND d.ctid >= CAST(CAST(:block AS text) AS tid)
-    LIMIT 1
-""")
+    LIMIT 1""")
 
 
 def _of_pool(pool: str, where: str) -> str:
@@ -170,6 +167,7 @@ def _of_pool(pool: str, where: str) -> str:
         WHERE d.finished_at >= :hour AND d.finished_at < :until {where}"""
 
 
+# a rescue that ended the task is counted as its end
 _ATTEMPTS = f"""
     SELECT t.name, t.queue, CASE a.event WHEN '{Event.RETRY}' THEN {CountedOutcome.RETRIED:d}
         ELSE {CountedOutcome.RESCUED:d} END AS outcome, NULL::bigint AS wait, NULL::bigint AS run
@@ -184,7 +182,6 @@ _ATTEMPTS = f"""
     WHERE a.ended_at >= :hour AND a.ended_at < :until
       AND a.event IN ('{Event.RETRY}', '{Event.RESCUE}')
 """
-"""A rescue that was the task's end is counted as that."""
 
 
 def _raise(ended: str) -> str:
@@ -222,8 +219,8 @@ def _raise(ended: str) -> str:
 
 
 def reconcile(connection: Connection, hour: datetime) -> int:
-    """Compare an hour that is over with the pools; return how many ends were missing."""
-    span: dict[str, object] = {"hour": hour, "until": hour + _HOUR}
+    """Correct the counts of a past hour from the pools; return how many ends were missing."""
+    span: dict[str, object] = {"hour": hour, "until": hour + timedelta(hours=1)}
     found = [_of_pool(ERROR, ""), _ATTEMPTS]
     days, _ = partitions(connection)
     for day in days:
@@ -240,10 +237,8 @@ def reconcile(connection: Connection, hour: datetime) -> int:
 
 
 def _first_block(connection: Connection, day: DayPartition, since: datetime) -> int:
-    """Return the block from which on rows of a day ended ``since``, found by halving.
-
-    Rows are only appended, in the order of their ends, but for transactions that overlap.
-    """
+    """Return the first block with rows that ended ``since``, by binary search."""
+    # Rows are appended in the order of their ends, except those of overlapping transactions.
     span = {"day": day.day, "until": day.until}
     low, high = 0, connection.execute(_BLOCKS, {"day": table(day.name)}).scalar_one()
     while low < high:

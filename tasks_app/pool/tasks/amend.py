@@ -1,9 +1,10 @@
-"""Changes of waiting tasks: date, priority, queue, hold and payload; the next in line is told."""
+"""Changes of waiting tasks: date, priority, queue, hold and payload; wakes the next in line."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -14,16 +15,17 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State
 from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held
 from tasks_app.pool.fragments.transition_log import log_operator_action
-from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, admits_by_id
+from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, Clock, admits_by_id
 
 _AT = f"greatest({NOW}, coalesce(CAST(:at AS timestamptz), {NOW} + CAST(:delay AS interval)))"
 _LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
 _GIVEN_BACK = f"greatest({NOW}, p.held_due_at)"
-# A held task that is to run later stays held; the due_at that holds it may depend on its date.
+# A rescheduled task stays held; the due_at that holds it may depend on its date.
 _RESCHEDULE = f"""
     held_due_at = CASE WHEN {is_held()} THEN {_AT} END, {UNPARKED},
     due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,
     scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_AT} END"""
+# what each action sets, and of which tasks
 _SETS = {
     BulkAction.RUN_NOW: (
         f"due_at = {NOW}, scan_at = {NOW}, held_due_at = NULL, {UNPARKED}",
@@ -34,10 +36,7 @@ _SETS = {
         f"priority = CAST(:priority AS smallint), scan_at = greatest({NOW}, p.scan_at)",
         "p.priority <> :priority",
     ),
-    BulkAction.MOVE: (
-        f"queue = :queue, {_LOOKED_AT}",
-        "p.queue <> :queue",
-    ),
+    BulkAction.MOVE: (f"queue = :queue, {_LOOKED_AT}", "p.queue <> :queue"),
     BulkAction.HOLD: (
         f"held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, {UNPARKED}",
         f"NOT {is_held()}",
@@ -49,25 +48,21 @@ _SETS = {
     BulkAction.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
     BulkAction.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
 }
-"""What each action sets, and of which tasks."""
 _LEAVE_THEIR_PLACE = {BulkAction.HOLD, BulkAction.RESCHEDULE, BulkAction.DISABLE}
 
 
-def _amend(action: BulkAction) -> TextClause:
-    sets, which = _SETS[action]
-    return text(f"""
+_AMEND = {
+    action: text(f"""
         UPDATE {PENDING} p SET {sets}, changed_at = {NOW}
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which}
-        RETURNING p.id, p.order_key
-    """)
-
-
-_AMEND = {action: _amend(action) for action in _SETS}
+        RETURNING p.id, p.order_key""")
+    for action, (sets, which) in _SETS.items()
+}
 _START = f"greatest({NOW}, CAST(:start AS timestamptz))"
 
 
 def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
-    """Return what makes ``which`` tasks due one by one, as far as each takes a place in the row."""
+    """Return the statement that makes ``which`` tasks due one by one, if each takes a place."""
     return text(f"""
     WITH place AS MATERIALIZED (
         SELECT p.id, {takes_a_place} AS taken, {_START} + CAST(:gap AS interval) * (
@@ -77,14 +72,13 @@ def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
     UPDATE {PENDING} p SET due_at = {due_at}, scan_at = {due_at}, held_due_at = NULL, {UNPARKED},
         changed_at = {NOW}
     FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND {which}
-    RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at
-    """)
+    RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at""")
 
 
 _SPREAD = {
-    # Never later than a task was due anyway; what is due already takes no place in the row.
+    # Never later than a task was due anyway; a due task takes no place in the series.
     BulkAction.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
-    # Never earlier than its own date; what is due later anyway takes no place in the row.
+    # Never earlier than its own date; a task that is due later takes no place in the series.
     BulkAction.RELEASE: _spread(
         f"p.held_due_at <= {_START}",
         is_held(),
@@ -94,8 +88,7 @@ _SPREAD = {
 NO_AMENDMENT = Amendment()
 _LOCK = text(f"""
     SELECT p.id FROM {PENDING} p WHERE p.id = :id AND {admits_by_id(Event.CLAIM)}
-    FOR NO KEY UPDATE
-""")
+    FOR NO KEY UPDATE""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
@@ -106,20 +99,13 @@ def amend(
     change: Amendment = NO_AMENDMENT,
     *,
     by: Author = NOBODY,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> list[int]:
-    """Return the ids of those that were changed; waits for their rows.
-
-    Who gives many ids has locked them, in the order of their ids.
-    """
-    values = {
-        "ids": sorted(map(int, ids)),
-        "at": change.at,
-        "delay": change.delay,
-        "queue": change.to_queue,
-        "priority": change.to_priority,
-        "now": now,
-    }
+    """Change tasks; return the ids of those that were changed. Waits for their rows."""
+    # A caller with many ids has locked them, in the order of the ids.
+    values: dict[str, Any] = {"at": change.at, "delay": change.delay}
+    values |= {"queue": change.to_queue, "priority": change.to_priority}
+    values |= {"ids": sorted(map(int, ids)), "now": now}
     changed = connection.execute(_AMEND[action], values).all()
     if action in _LEAVE_THEIR_PLACE:
         wake_next_in_line(connection, {row.order_key for row in changed if row.order_key}, now=now)
@@ -136,13 +122,11 @@ def spread(
     start: datetime | None,
     *,
     by: Author = NOBODY,
-    now: datetime | None = None,
+    now: Clock = None,
 ) -> tuple[list[int], datetime | None]:
-    """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now.
-
-    Return the ids of those that were changed, and where the next one comes; None: none took a
-    place. The caller has locked them.
-    """
+    """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now."""
+    # Return the ids of those that were changed, and the next place; None: none took a place. The
+    # caller has locked them.
     values = {"ids": sorted(map(int, ids)), "gap": gap, "start": start, "now": now}
     changed = connection.execute(_SPREAD[action], values).all()
     log_operator_action(connection, action, [row.id for row in changed], by, now=now)
@@ -151,12 +135,12 @@ def spread(
 
 
 def lock_waiting(connection: Connection, task_id: int) -> bool:
-    """Lock a task that waits, until the transaction ends; waits for its row. False: it does not."""
+    """Lock a waiting task until the transaction ends; False: it is not waiting."""
     return connection.execute(_LOCK, {"id": task_id}).first() is not None
 
 
 def state_of(connection: Connection, task_id: int) -> State | None:
-    """Return the state of a task in any pool; None: there is none."""
+    """Return the state of a task in any pool; None: no such task."""
     state = connection.execute(_STATE, {"id": task_id}).scalar()
     return None if state is None else State(state)
 
@@ -165,13 +149,11 @@ _REPLACE_PAYLOAD = text(f"""
     UPDATE {PENDING} SET payload = CAST(:payload AS jsonb)
     WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
       AND state = '{State.RUNNING}'
-    RETURNING id
-""")
+    RETURNING id""")
 _CHANGE_PAYLOAD = {
     pool: text(f"""
         UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp()
-        WHERE t.id = :id AND t.state = '{state}' RETURNING t.id
-    """)
+        WHERE t.id = :id AND t.state = '{state}' RETURNING t.id""")
     for pool, table, state in (
         (Pool.PENDING, PENDING, State.PENDING),
         (Pool.ERROR, ERROR, State.FAILED),
@@ -188,7 +170,7 @@ def replace_payload(connection: Connection, fence: Fence, payload: str) -> bool:
 def change_payload(
     connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NOBODY
 ) -> bool:
-    """Give a task that waits, or has failed, another payload, JSON text; False: there is none."""
+    """Change the payload, JSON text, of a waiting or failed task; False: no such task."""
     values = {"id": task_id, "payload": payload}
     done = connection.execute(_CHANGE_PAYLOAD[pool], values).first() is not None
     log_operator_action(connection, BulkAction.EDIT, [task_id] if done else [], by, pool=pool)
@@ -205,13 +187,10 @@ _NEXT = text(f"""
               AND p.parked_kind = '{WaitingKind.ORDER}'
             ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
     UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
-    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
-""")
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next))""")
 
 
-def wake_next_in_line(
-    connection: Connection, keys: Collection[str], *, now: datetime | None = None
-) -> None:
-    """Let the scan look at the first task that waits for each order key."""
+def wake_next_in_line(connection: Connection, keys: Collection[str], *, now: Clock = None) -> None:
+    """Unpark the first task that waits for each order key."""
     if keys:
         connection.execute(_NEXT, {"keys": text_array(keys), "now": now})

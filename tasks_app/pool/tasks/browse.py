@@ -1,4 +1,4 @@
-"""Browse: what people and pages read. Never locks, never writes."""
+"""Reads of tasks for people and pages. Never locks, never writes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tasks_app.pool.tables import (
     GROUP_IDS,
     NOW,
     PENDING,
+    Clock,
     group_of,
 )
 
@@ -54,32 +55,26 @@ _FIND = text(f"SELECT {_COLUMNS} FROM {ALL} t {_MATCHING}")
 _FIND_MEMBERS = text(f"""
     SELECT {_COLUMNS}
     FROM (SELECT unnest(i.ids) AS id FROM {GROUP_IDS} i WHERE i.group_id = :group) AS m
-    JOIN {ALL} t ON t.id = m.id {_MATCHING}
-""")
+    JOIN {ALL} t ON t.id = m.id {_MATCHING}""")
 _ATTEMPTS = text(f"""
     SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at,
         encode(fingerprint, 'hex') AS fingerprint, encrypted_message
-    FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
-""")
+    FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at""")
 _LAST_CAUSES = text(f"""
     SELECT i.id, a.kind, a.message FROM unnest(CAST(:ids AS bigint[])) AS i(id)
     CROSS JOIN LATERAL (
         SELECT a.kind, a.message FROM {ATTEMPT} a WHERE a.task_id = i.id
-        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a
-""")
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a""")
 _OUTLINES = text(f"""
     SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
-    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
-""")
+    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id""")
 _PAYLOADS = text(f"""
     SELECT t.id, t.name, t.payload::text AS payload FROM {ALL} t
-    WHERE t.id = ANY(CAST(:ids AS bigint[]))
-""")
+    WHERE t.id = ANY(CAST(:ids AS bigint[]))""")
 _ENDED_LATELY = text(f"""
     SELECT t.id FROM {ALL} t
     WHERE t.id = ANY(CAST(:ids AS bigint[]))
-      AND t.finished_at > statement_timestamp() - CAST(:within AS interval)
-""")
+      AND t.finished_at > statement_timestamp() - CAST(:within AS interval)""")
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
         min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
@@ -87,14 +82,11 @@ _STATS = text(f"""
     FROM (SELECT name, queue, state, due_at FROM {PENDING}
           UNION ALL SELECT name, queue, state, due_at FROM {ERROR}
           UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t
-    GROUP BY name, queue, state ORDER BY name, queue, state
-""")
+    GROUP BY name, queue, state ORDER BY name, queue, state""")
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What there is to say of a task without its data."""
-
     id: int
     state: State
     name: str
@@ -107,38 +99,30 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many tasks of a name are in a state."""
-
     name: str
     queue: str
     state: State
     number: int
-    oldest_due_at: datetime | None
-    """Of PENDING ones that are due, else None."""
-    paused: bool
-    """Whether the queue stands still: paused, outside its windows, or behind its gate."""
+    oldest_due_at: datetime | None  # of PENDING tasks that are due
+    paused: bool  # or outside its windows, or behind its gate
 
 
 def get(connection: Connection, task_id: int) -> Task | None:
-    """Return the task from whichever pool it lies in, or None."""
     row = connection.execute(_GET, {"id": task_id}).first()
     return None if row is None else _task(row)
 
 
 def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
-    """Return the tasks of these ids, from whichever pools they lie in."""
     rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
     return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
 
 
 def payloads(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, Any]]:
-    """Return id, name and payload of these tasks, as they are stored."""
     rows = connection.execute(_PAYLOADS, {"ids": list(ids)})
     return [(row.id, row.name, _readable(row.payload)) for row in rows]
 
 
 def ended_lately(connection: Connection, ids: Sequence[int], within: timedelta) -> set[int]:
-    """Return those of the ids that ended so short a time ago, by the database's clock."""
     values = {"ids": sorted(map(int, ids)), "within": within}
     return set(connection.execute(_ENDED_LATELY, values).scalars())
 
@@ -158,40 +142,33 @@ def find(  # noqa: PLR0913  filters, all by keyword
     before: int | None = None,
     most: int = 50,
 ) -> list[Task]:
-    """Return matching tasks, newest id first; ``before`` is the id to go on below.
-
-    Of a ``group`` its members, which are looked up by their ids.
-    """
+    """Return matching tasks, newest id first, below ``before``; of a ``group`` its members."""
     if pool is None and state in list(State):
-        pool = pool_of(State(state))  # or the other pools are read to the end for nothing
+        pool = pool_of(State(state))  # or the other pools would be read in vain
     if fingerprint is not None:
         pool = pool or Pool.ERROR
     if held:
         pool = pool or Pool.PENDING
     values: dict[str, Any] = {"pool": pool, "state": state, "name": name, "queue": queue}
     values |= {"biz_key": biz_key, "fingerprint": fingerprint, "held": held}
-    values |= {"sub_status": sub_status}
-    values |= {"before": before, "most": most}
-    if group is None:
-        rows = connection.execute(_FIND, values)
-    else:
-        rows = connection.execute(_FIND_MEMBERS, {**values, "group": group})
+    values |= {"sub_status": sub_status, "before": before, "most": most, "group": group}
+    rows = connection.execute(_FIND if group is None else _FIND_MEMBERS, values)
     return [_task(row) for row in rows]
 
 
 def attempts(connection: Connection, task_id: int) -> list[Attempt]:
-    """Return the attempts that did not succeed, oldest first."""
+    """Return the attempts without success, oldest first."""
     return [Attempt(*row) for row in connection.execute(_ATTEMPTS, {"id": task_id})]
 
 
 def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
-    """Return why the newest attempt of each that did not succeed did not, by id."""
+    """Return the error of the newest attempt without success of each task, by id."""
     rows = connection.execute(_LAST_CAUSES, {"ids": list(ids)}) if ids else ()
     return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
 
 
-def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:
-    """Count all tasks by name, queue and state. Reads every row: not for a tight loop."""
+def stats(connection: Connection, *, now: Clock = None) -> Sequence[Count]:
+    """Count all tasks by name, queue and state. Reads every row: do not call it often."""
     return [
         Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)
         for row in connection.execute(_STATS, {"now": now})
@@ -207,7 +184,7 @@ def _task(row: Any) -> Task:
 
 
 def _readable(value: str | None) -> Any:
-    """Decode JSON that a stranger may have written; None when that is impossible."""
+    """Decode JSON that other programs may have written; None: it is not readable."""
     try:
         return None if value is None else decode(value, "value")
     except UnreadableTaskError:

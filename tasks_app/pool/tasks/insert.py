@@ -1,4 +1,4 @@
-"""How many new rows are written: ids, arrays and order for INSERT, lines of text for COPY."""
+"""Writing of many new rows: ids, arrays and order for INSERT, lines of text for COPY."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zlib import crc32
 
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 from tasks_app.pool.connection.execute import Statement, Statements
-from tasks_app.pool.tables import PENDING, SCHEMA
+from tasks_app.pool.tables import PENDING, SCHEMA, Clock
 
 DEFAULTS = {
     "queue": "default",
@@ -31,10 +31,9 @@ DEFAULTS = {
     "fair_key": None,
     "more_limit_keys": None,
 }
-"""What the table puts into the columns that are left out."""
+"""Defaults of the table's columns."""
 ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
-LINES = 1_000
-"""Of COPY that are sent together: the server reads while we write the next."""
+LINES = 1_000  # of COPY that are sent together: the server reads while we write the next
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 IDS = f"""
     SELECT min(n.id), max(n.id),
@@ -48,13 +47,12 @@ IDS = f"""
 
 
 def take_ids(number: int) -> Statements[tuple[Sequence[int], datetime]]:
-    """Take so many ids, rising; they follow each other unless other producers took some, too."""
+    """Take so many ids, rising; consecutive unless other producers took some, too."""
     (first, last, scattered, clock_us), *_ = yield Statement(IDS, {"number": number})
     clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
     return scattered or range(first, last + 1), clock
 
 
-_SEED = 7_246_101 + crc32((SCHEMA or "").encode())
 _TURN = """
     SELECT pg_advisory_xact_lock(k.hash) FROM (
         SELECT DISTINCT hashtextextended(k.order_key, %(seed)s) AS hash
@@ -63,12 +61,11 @@ _TURN = """
 
 
 def in_turn(rows: Sequence[TaskRow]) -> Statement:
-    """Wait for others that insert tasks of these keys, until they commit; before ids are taken.
-
-    Locks of the transaction, not rows: a claim waits for no producer. All keys of a call are locked
-    in one order; who makes several calls in a transaction should do so in one order, too.
-    """
-    return Statement(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})
+    """Wait, before ids are taken, for transactions that insert tasks of these order keys."""
+    # Advisory locks, not rows: no claim waits for a producer. A call locks all its keys in one
+    # order; several calls in a transaction should do so, too.
+    seed = 7_246_101 + crc32((SCHEMA or "").encode())
+    return Statement(_TURN, {"seed": seed, "order_keys": list({row.order_key for row in rows})})
 
 
 OWN = {"id": "bigint", "payload": "text", **dict.fromkeys(KEYS, "text"), "kind": "int"}
@@ -98,13 +95,12 @@ INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
 
 def unnested(columns: Mapping[str, str], values: str, alias: str = "") -> str:
     """Return arrays as rows; the names of their values begin with ``values``."""
-    alias = alias or values
     arrays = ", ".join(f"CAST(%({values}_{name})s AS {kind}[])" for name, kind in columns.items())
-    return f"unnest({arrays}) AS {alias}({', '.join(columns)})"
+    return f"unnest({arrays}) AS {alias or values}({', '.join(columns)})"
 
 
 def inserted(source: str, unique_key: str) -> str:
-    """Return the INSERT of what ``source`` yields: rows ``n`` and their terms ``k``."""
+    """Return the INSERT of the rows ``n`` and their terms ``k`` of ``source``."""
     return f"""
     INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, order_key, limit_key,
         payload, headers, enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at,
@@ -130,17 +126,13 @@ _MANY = f"""
 """
 
 
-def arrays(
-    ids: Sequence[int], rows: Sequence[TaskRow], now: datetime | None
-) -> tuple[str, Mapping[str, Any]]:
-    """Return one INSERT of many rows, which returns the ids of those whose key was free."""
-    return _MANY, values_of(ids, rows, now)
+def insert_many(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Statement:
+    """Insert the rows whose key is free; yields their ids."""
+    return Statement(_MANY, values_of(ids, rows, now))
 
 
-def values_of(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> dict[str, Any]:
-    """Return rows as arrays. The terms of each kind are sent once."""
+def values_of(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> dict[str, Any]:
+    """Return rows as arrays. Equal terms are sent once."""
     kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(TERMS, rows)))}
     values: dict[str, Any] = {
         f"k_{name}": [getattr(terms, name) for terms in kinds] for name in SHARED if name != "kind"
@@ -158,16 +150,13 @@ def values_of(
 
 
 TERMS = attrgetter("terms")
-_MOMENTS = ("created_at", "due_at", "scan_at")
 
 
 def copy_of(
-    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: datetime | None = None
+    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: Clock = None
 ) -> tuple[str, Iterator[str]]:
-    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time.
-
-    What rows have in common becomes text once for each run of such rows.
-    """
+    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time."""
+    # The terms of consecutive rows with the same terms become text once.
     runs = [(terms, list(run)) for terms, run in groupby(rows, TERMS)]
     kinds = dict.fromkeys(terms for terms, _ in runs)
     columns = [
@@ -175,30 +164,27 @@ def copy_of(
         for column, default in DEFAULTS.items()
         if any(getattr(terms, column) != default for terms in kinds)
     ]
-    moments = {terms: _instants(terms, now or clock) for terms in kinds}
+    moments: dict[RowTemplate, tuple[datetime, ...]] = {}
+    for terms in kinds:
+        due = (terms.run_at or now or clock).astimezone(UTC) + terms.delay  # a day has 24 hours
+        moments[terms] = (now or clock, due, due)
     if all(each == clock for three in moments.values() for each in three):
         moments = dict.fromkeys(kinds, ())
-    ends = {
-        terms: _line(terms.name, *(getattr(terms, column) for column in columns), *moments[terms])
-        for terms in kinds
-    }
+    ends = {}
+    for terms in kinds:
+        shared = terms.name, *(getattr(terms, column) for column in columns), *moments[terms]
+        ends[terms] = "\t".join(map(_field, shared)) + "\n"
     keys = [key for key in KEYS if any(map(attrgetter(key), rows))]
     written = ["id", "idempotency_key", "payload", *keys, "name", *columns]
-    written += _MOMENTS if any(moments.values()) else ()
+    written += ("created_at", "due_at", "scan_at") if any(moments.values()) else ()
     sql = f"COPY {PENDING} ({', '.join(written)}) FROM STDIN"
     return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keys)
-
-
-def _instants(terms: RowTemplate, instant: datetime) -> tuple[datetime, ...]:
-    """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
-    due = (terms.run_at or instant).astimezone(UTC) + terms.delay
-    return instant, due, due
 
 
 def _pieces(
     ids: Iterator[int], runs: Iterable[tuple[str, Sequence[TaskRow]]], keys: Sequence[str]
 ) -> Iterator[str]:
-    """Return lines; JSON holds no tab and no line's end of its own, but backslashes."""
+    """Return lines; JSON text has no tabs or line ends, but backslashes."""
     for end, run in runs:
         for start in range(0, len(run), LINES):
             part = run[start : start + LINES]
@@ -213,16 +199,12 @@ def _pieces(
 
 
 def _uuids(number: int) -> list[str]:
-    """Return random UUIDs, of version 4. The server would ask its system for each of them."""
+    """Return random UUIDs, version 4. The server would make a system call for each."""
     digits = os.urandom(16 * number).hex()
     return [
         f"{digits[i : i + 12]}4{digits[i + 13 : i + 16]}a{digits[i + 17 : i + 32]}"
         for i in range(0, len(digits), 32)
     ]
-
-
-def _line(*values: object) -> str:
-    return "\t".join(map(_field, values)) + "\n"
 
 
 def _field(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Large values: written beside a row in its transaction, read, and removed when nothing needs them.
+"""Large values: written in the transaction of their row, read, and removed when unneeded.
 
-A value is never changed, and is of one task. It is needed while the task's row refers to it; and
-while the task runs, since a result is written before the row that refers to it.
+A value never changes, and belongs to one task. It is needed while the task's row refers to it, and
+while the task runs, as a result is written before the row that refers to it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.large_values.store import PAYLOAD, REFERENCE_MARK, LargePayload, Reference
 from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.connection.execute import Statement, Statements, carry_out, commits_itself
+from tasks_app.pool.connection.execute import Statement, Statements, commits_itself, run_statements
 from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
 
 if TYPE_CHECKING:
     from tasks_app.pool.connection.psycopg_connection import Raw
 
-LOOKED_AT = 500
-"""Values per statement: each costs a look into every day of the completed pool."""
+LOOKED_AT = 500  # values per statement: each costs a look into every day of the completed pool
 FIRST = UUID(int=0)
 
 _KEEP = f"""
@@ -48,32 +47,23 @@ _LOST = text(f"""
         DELETE FROM {LARGE_VALUE} v WHERE v.id = ANY(ARRAY(SELECT id FROM lost)) RETURNING v.id)
     SELECT count(*) AS seen, (array_agg(l.id ORDER BY l.id DESC))[1] AS after,
         (SELECT count(*) FROM gone) AS gone
-    FROM looked l
-""")
+    FROM looked l""")
 _UNKNOWN = text(f"""
     SELECT k.id FROM unnest(CAST(:ids AS uuid[])) AS k(id)
-    WHERE NOT EXISTS (SELECT FROM {LARGE_VALUE} v WHERE v.id = k.id)
-""")
+    WHERE NOT EXISTS (SELECT FROM {LARGE_VALUE} v WHERE v.id = k.id)""")
 _OUTSIDE = text(f"""
     SELECT v.id FROM {LARGE_VALUE} v
-    WHERE v.task_id = ANY(CAST(:ids AS bigint[])) AND v.content IS NULL
-""")
+    WHERE v.task_id = ANY(CAST(:ids AS bigint[])) AND v.content IS NULL""")
 
 
 class StoredValue(NamedTuple):
-    """A value, or where it is."""
-
-    content: str | None
-    """JSON text. None: an object store has it."""
+    content: str | None  # JSON text; None: an object store has it
 
 
 def with_values(
     rows: Sequence[TaskRow], plan: Statements[list[TaskId]]
 ) -> Statements[list[TaskId]]:
-    """Carry out the plan that creates rows, and write the payloads that are kept outside of them.
-
-    A task that was not created, since another one holds its unique_key, leaves none.
-    """
+    """Run the plan that creates rows, and write the large payloads of the tasks that it created."""
     ids = yield from plan
     for row, task_id in zip(rows, ids, strict=True):
         taken = task_id.created or task_id.outcome is CreateOutcome.REPLACED
@@ -83,8 +73,6 @@ def with_values(
 
 
 def with_value(row: TaskRow, plan: Statements[TaskId]) -> Statements[TaskId]:
-    """Do the same of one row."""
-
     def listed() -> Statements[list[TaskId]]:
         return [(yield from plan)]
 
@@ -92,11 +80,10 @@ def with_value(row: TaskRow, plan: Statements[TaskId]) -> Statements[TaskId]:
 
 
 def check_transaction(connection: Connection | Raw) -> None:
-    """Refuse where a task would be there, and might run, before its payload is."""
+    """Raise if the task would exist, and might run, before its payload exists."""
     if commits_itself(connection):
         raise TasksError(
-            "A payload that is kept outside of its row needs a transaction. "
-            "Use a connection without AUTOCOMMIT."
+            "A payload outside of its row needs a transaction. Use a connection without AUTOCOMMIT."
         )
 
 
@@ -105,12 +92,22 @@ def has_large(rows: Sequence[TaskRow]) -> bool:
 
 
 def keep(connection: Connection, value: LargePayload, task_id: int, kind: str) -> None:
-    """Write a value of a task; before the row refers to it, the task must run."""
-    carry_out(connection, _one(_keep(value, task_id, kind)))
+    """Write a value of a task, which must run until its row refers to the value."""
+
+    def plan() -> Statements[None]:
+        yield _keep(value, task_id, kind)
+
+    run_statements(connection, plan())
+
+
+def _keep(value: LargePayload, task_id: int, kind: str) -> Statement:
+    reference = value.reference
+    values = {"id": reference.id, "task_id": int(task_id), "kind": kind}
+    values |= {"bytes": reference.bytes, "content": value.content}
+    return Statement(_KEEP, values, yields=False)
 
 
 def read(connection: Connection, task_id: int, reference: Reference) -> StoredValue | None:
-    """Return a value of this task; None: it has none such."""
     row = connection.execute(_READ, {"id": reference.id, "task_id": task_id}).first()
     return None if row is None else StoredValue(row.content)
 
@@ -118,35 +115,16 @@ def read(connection: Connection, task_id: int, reference: Reference) -> StoredVa
 def remove_lost(
     connection: Connection, after: UUID = FIRST, *, most: int = LOOKED_AT
 ) -> tuple[UUID | None, int]:
-    """Remove what nothing needs among the next values: the task is gone, or has another one.
-
-    Return the value to go on after, None when that was all, and how many went.
-    """
+    """Remove unneeded values among the next ``most``: the task is gone, or has another value."""
+    # Return the value to go on after, None at the end, and how many were removed.
     step = connection.execute(_LOST, {"after": after, "most": most}).one()
     return (None if step.seen < most else step.after), step.gone
 
 
 def unknown(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
-    """Return those of these ids that no value has."""
     return list(connection.execute(_UNKNOWN, {"ids": list(ids)}).scalars())
 
 
 def outside(connection: Connection, task_ids: Sequence[int]) -> list[UUID]:
-    """Return the ids of the values of these tasks that an object store has."""
+    """Return the ids of these tasks' values in an object store."""
     return list(connection.execute(_OUTSIDE, {"ids": list(task_ids)}).scalars())
-
-
-def _keep(value: LargePayload, task_id: int, kind: str) -> Statement:
-    reference = value.reference
-    values = {
-        "id": reference.id,
-        "task_id": int(task_id),
-        "kind": kind,
-        "bytes": reference.bytes,
-        "content": value.content,
-    }
-    return Statement(_KEEP, values, yields=False)
-
-
-def _one(statement: Statement) -> Statements[None]:
-    yield statement

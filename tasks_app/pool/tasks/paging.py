@@ -1,4 +1,4 @@
-"""Paging: somebody's SELECT, page by page behind a key. Never OFFSET, never all of it."""
+"""Paging: a user's SELECT, page by page after a key; no OFFSET, never the whole result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ _AFTER, _MOST = "tasks_app_after_", "tasks_app_most"
 
 
 class _AsIs(UserDefinedType[Any]):
-    """A type whose values are not cast to what the statement declares them to be.
+    """A type whose values are not cast to the declared type, but compared in the column's type."""
 
-    So they are compared in the type that the column has: a timestamptz that was declared without
-    its zone, a citext that was declared as text lost rows.
-    """
+    # Otherwise a timestamptz declared without its zone, or a citext declared as text, loses rows.
 
     cache_ok = True
 
@@ -36,12 +34,11 @@ class _AsIs(UserDefinedType[Any]):
         self.declared = declared
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return what the declared type does with a value."""
         return self.declared.dialect_impl(dialect).bind_processor(dialect)
 
 
 class Paged:
-    """A SELECT of SQLAlchemy, or as text, and the columns by which it is walked through."""
+    """A SELECT, of SQLAlchemy or as text, and the columns of its key."""
 
     def __init__(
         self, statement: Any, key: Any, parameters: Mapping[str, Any] | None = None
@@ -49,23 +46,25 @@ class Paged:
         """Check what can be checked without the database.
 
         Raises:
-            TypeError: it is no SELECT, or the key is none.
-            ValueError: it has a limit, which would be that of each page.
+            TypeError: it is not a SELECT, or the key is not one.
+            ValueError: it has a limit, which would limit each page.
         """
         self._keys: tuple[Any, ...] = tuple(key) if isinstance(key, list | tuple) else (key,)
         self._parameters = dict(parameters or {})
-        self._pages: dict[bool, Executable] = {}
-        """The statement of the first page, and that of all behind it."""
+        self._pages: dict[bool, Executable] = {}  # of the first page, and of those after a key
         if not self._keys:
             raise TypeError("key names no column. Name those that are unique together.")
         if isinstance(statement, str):
             self._text: str | None = statement.strip().rstrip(";")
-            names = [each for each in self._keys if not isinstance(each, str)]
-            if names:
+            if not all(isinstance(each, str) for each in self._keys):
                 raise TypeError("A SELECT as text needs the names of its key's columns as text.")
         elif isinstance(statement, Select):
             self._text, self._select = None, statement
-            self._check_select()
+            clauses = ("_limit_clause", "_offset_clause")  # there are no public ones
+            if any(getattr(statement, name, None) is not None for name in clauses):
+                raise ValueError(
+                    "The statement has a LIMIT or OFFSET. Leave it out; size= limits a page."
+                )
         else:
             raise TypeError(
                 f"A {type(statement).__name__} cannot be paged. Pass a select(), or SQL as text."
@@ -87,16 +86,16 @@ class Paged:
         return any(each.get("entity") is not None for each in self._select.column_descriptions)
 
     def page(self, after: KeysetKey | None, most: int) -> tuple[Executable, dict[str, Any]]:
-        """Return the statement of the next rows behind ``after``, and its values."""
+        """Return the statement of the next rows after ``after``, and its values."""
         behind = after is not None
-        if behind not in self._pages:  # to make one takes longer than to read a small page
+        if behind not in self._pages:  # making one takes longer than reading a small page
             make = self._page_of_select if self._text is None else self._page_of_text
             self._pages[behind] = make(behind=behind)
         values = {f"{_AFTER}{n}": value for n, value in enumerate(after or ())}
         return self._pages[behind], {**self._parameters, **values, _MOST: most}
 
     def nulls(self) -> tuple[Executable, dict[str, Any]]:
-        """Return the statement that finds a row which has no key."""
+        """Return the statement that finds a row without a key."""
         if self._text is None:
             missing = or_(*(column.is_(None) for column in self._columns()))
             return self._select.order_by(None).where(missing).limit(1), self._parameters
@@ -116,14 +115,7 @@ class Paged:
                 )
             return tuple(row._mapping[each] for each in self._keys)  # noqa: SLF001  its public name
         except (KeyError, AttributeError):
-            raise ValueError("The key is not among what the statement selects. Add it.") from None
-
-    def _check_select(self) -> None:
-        names = ("_limit_clause", "_offset_clause")  # there are no public ones
-        if any(getattr(self._select, name, None) is not None for name in names):
-            raise ValueError(
-                "The statement has a LIMIT or OFFSET. Leave it out; size= is a page's."
-            )
+            raise ValueError("The statement does not select the key. Add it.") from None
 
     def _columns(self) -> Sequence[ColumnElement[Any]]:
         return [

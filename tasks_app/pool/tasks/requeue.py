@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.operations import NOBODY, Author
@@ -22,6 +20,7 @@ from tasks_app.pool.tables import (
     NOW,
     PENDING,
     PROGRESS,
+    Clock,
     admits,
     quoted,
 )
@@ -29,84 +28,62 @@ from tasks_app.pool.task_groups import GOOD
 
 
 class Requeued(StrEnum):
-    """What a requeue did."""
-
     REQUEUED = "requeued"
     STILL_PENDING = "still pending"
     NOT_FOUND = "not found"
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    find: TextClause
-    insert: TextClause
-    delete: TextClause
-
-
-_ANEW = {
-    "failures": "0",
-    "crashes": "0",
-    "retry_level": "0",
+_RESET = {
+    **dict.fromkeys(("failures", "crashes", "retry_level"), "0"),
+    **dict.fromkeys(("owner", "started_at", "cancel_requested_at"), "NULL"),
     "due_at": NOW,
-    "owner": "NULL",
-    "started_at": "NULL",
-    "cancel_requested_at": "NULL",
     "enabled": "true",
-    # An operator's wish outranks a date that has passed.
+    # the operator's decision counts more than a past date
     "expires_at": f"CASE WHEN t.expires_at > {NOW} THEN t.expires_at END",
 }
-_COLUMNS = ", ".join(CARRIED)
-_SELECTED = ", ".join(_ANEW.get(c, f"t.{c}") for c in CARRIED)
-
-
-def _source(pool: str) -> _Source:
-    return _Source(
-        find=text(f"""
-            SELECT t.batch_id, t.state FROM {pool} t
-            WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
-        """),
-        insert=text(f"""
-            INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at, changed_at)
-            SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t WHERE t.id = :id
-            ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
-        """),
-        delete=text(f"DELETE FROM {pool} t WHERE t.id = :id RETURNING t.name, t.unique_key"),
-    )
-
-
-_SOURCES = (_source(ERROR), _source(COMPLETED))
+_SELECTED = ", ".join(_RESET.get(c, f"t.{c}") for c in CARRIED)
+_FIND = {
+    pool: text(f"""
+    SELECT t.batch_id, t.state FROM {pool} t
+    WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE""")
+    for pool in (ERROR, COMPLETED)
+}
+_INSERT = {
+    pool: text(f"""
+    INSERT INTO {PENDING} ({", ".join(CARRIED)}, state, scan_at, changed_at)
+    SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t WHERE t.id = :id
+    ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id""")
+    for pool in (ERROR, COMPLETED)
+}
 _TAKE_BACK = text(f"""
     UPDATE {GROUP} g
     SET succeeded = g.succeeded - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 1 ELSE 0 END,
         failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
-    WHERE g.id = :id AND g.outcome IS NULL
-""")
-_FORGET = text(f"DELETE FROM {PROGRESS} WHERE task_id = :id")
+    WHERE g.id = :id AND g.outcome IS NULL""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
     JOIN (SELECT name, unique_key FROM {ERROR} WHERE id = :id
           UNION ALL SELECT name, unique_key FROM {COMPLETED} WHERE id = :id) t
-      ON p.name = t.name AND p.unique_key = t.unique_key
-""")
+      ON p.name = t.name AND p.unique_key = t.unique_key""")
 
 
 def requeue(
-    connection: Connection, task_id: int, *, by: Author = NOBODY, now: datetime | None = None
+    connection: Connection, task_id: int, *, by: Author = NOBODY, now: Clock = None
 ) -> Requeued:
-    """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
+    """Move a finished task back to PENDING, due now, with its attempts and without its failures.
 
-    What has ended well begins anew, all else goes on at its checkpoint.
-    A group that is not over does not count it any more; one that is over stays as it is.
+    After success or skip its checkpoint is deleted, otherwise it continues there. An open group
+    does not count it any more; one that is over stays as it is.
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
     """
     while True:
-        for source in _SOURCES:
-            found = connection.execute(source.find, {"id": task_id}).first()
+        for pool, find in _FIND.items():
+            found = connection.execute(find, {"id": task_id}).first()
             if found is not None:
-                _move(connection, source, task_id, found, now)
+                _move(connection, pool, task_id, found, now)
                 log_operator_action(
                     connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now
                 )
@@ -116,19 +93,17 @@ def requeue(
             return Requeued.NOT_FOUND
         if pool_of(State(state)) is Pool.PENDING:
             return Requeued.STILL_PENDING
-        # Else it ended while the pools were looked at, one after the other.
+        # Otherwise it ended while the pools were read, one after the other.
 
 
-def _move(
-    connection: Connection, source: _Source, task_id: int, found: Any, now: datetime | None
-) -> None:
+def _move(connection: Connection, pool: str, task_id: int, found: Any, now: Clock) -> None:
     values = {"id": task_id, "now": now}
-    while connection.execute(source.insert, values).first() is None:
+    while connection.execute(_INSERT[pool], values).first() is None:
         holder = connection.execute(_HOLDER, {"id": task_id}).first()
-        if holder is not None:  # else it ended just now, and the key is free again
+        if holder is not None:  # otherwise it has just ended, and the key is free
             raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
-    connection.execute(source.delete, {"id": task_id})
+    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})
     if found.state in GOOD:
-        connection.execute(_FORGET, {"id": task_id})
+        connection.execute(text(f"DELETE FROM {PROGRESS} WHERE task_id = :id"), {"id": task_id})
     if found.batch_id is not None:
         connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})

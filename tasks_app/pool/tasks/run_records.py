@@ -1,4 +1,4 @@
-"""What a run writes beside its task: checkpoints, its sub-status and log lines."""
+"""What a run writes besides its outcome: checkpoints, sub-status and log lines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,18 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.move_rows import array
-from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, quoted
+from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, Clock, quoted
 from tasks_app.pool.task_groups import GOOD
 
 
 class Note(NamedTuple):
-    """What to keep."""
-
-    checkpoint: str | None
-    """JSON text; None: none."""
-    changed: bool
-    """False: the checkpoint stays as it is."""
+    checkpoint: str | None  # JSON text; None: none
+    changed: bool  # False: the checkpoint stays as it is
     fraction: float | None
     note: str | None
 
 
 class SavedProgress(NamedTuple):
-    """What is kept of a task."""
-
     checkpoint: dict[str, Any] | None
     fraction: float | None
     note: str | None
@@ -51,8 +45,7 @@ _KEEP = text(f"""
                 ELSE g.checkpoint END,
             fraction = coalesce(EXCLUDED.fraction, g.fraction),
             note = coalesce(EXCLUDED.note, g.note), at = EXCLUDED.at)
-    SELECT h.cancel_requested_at IS NOT NULL AS cancelled FROM held h
-""")
+    SELECT h.cancel_requested_at IS NOT NULL AS cancelled FROM held h""")
 _READ = text(f"SELECT checkpoint, fraction, note, at FROM {PROGRESS} WHERE task_id = :id")
 _PRUNE = text(f"""
     DELETE FROM {PROGRESS} g WHERE g.task_id = ANY(ARRAY(
@@ -64,44 +57,37 @@ _PRUNE = text(f"""
                WHERE c.id = s.task_id AND c.finished_at >= s.at AND c.state NOT IN ({quoted(*GOOD)})
                LIMIT 1) IS NULL
         ORDER BY s.task_id LIMIT :most FOR UPDATE OF s SKIP LOCKED))
-    RETURNING g.task_id
-""")
+    RETURNING g.task_id""")
 
 
 def save_checkpoint(
-    connection: Connection, fence: Fence, note: Note, *, now: datetime | None = None
+    connection: Connection, fence: Fence, note: Note, *, now: Clock = None
 ) -> bool | None:
-    """Write progress, and lock the row of a run until the commit, which is to follow at once.
-
-    Return whether somebody wants the run to stop; None: the fence is lost, so do not commit.
-    """
+    """Write progress, and lock the row of the run; commit at once."""
+    # Return whether the run should stop; None: the fence is lost, so do not commit.
     values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": now}
     row = connection.execute(_KEEP, {**values, **note._asdict()}).first()
     return None if row is None else bool(row.cancelled)
 
 
 def read_checkpoint(connection: Connection, task_id: int) -> SavedProgress | None:
-    """Return what is kept of a task, or None."""
     row = connection.execute(_READ, {"id": task_id}).first()
     return None if row is None else SavedProgress(*row)
 
 
-def prune_checkpoints(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Forget what was kept of tasks that ended well, or are nowhere any more; return how many.
-
-    What was cancelled, has expired or failed may be requeued, and goes on where it was.
-    """
+def prune_checkpoints(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove progress of tasks that succeeded, or are gone; return how many."""
+    # Cancelled, expired and failed tasks may be requeued, and continue at their checkpoint.
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 
 
 _WRITE_SUB_STATUS = text(f"""
     UPDATE {PENDING} SET sub_status = nullif(:said, '')
-    WHERE id = :id AND attempt = :attempt AND lease_token = :token AND state = '{State.RUNNING}'
-""")
+    WHERE id = :id AND attempt = :attempt AND lease_token = :token AND state = '{State.RUNNING}'""")
 
 
 def write_sub_status(connection: Connection, fence: Fence, said: str) -> None:
-    """Write it if the fence holds; an empty text takes it away."""
+    """Write it if the fence holds; an empty text removes it."""
     of = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
     connection.execute(_WRITE_SUB_STATUS, {**of, "said": said})
 
@@ -112,47 +98,35 @@ _KEEP_LINES = text(f"""
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:lines AS text[]),
         CAST(:cuts AS integer[])) AS n(task_id, attempt, lines, cut)
     ON CONFLICT (task_id, attempt) DO UPDATE SET lines = excluded.lines, cut = excluded.cut
-    WHERE l.lines <> '[]'
-""")
+    WHERE l.lines <> '[]'""")
 _READ_LINES = text(f"""
     SELECT attempt, lines, cut FROM {LOG_LINES} WHERE task_id = :id AND lines <> '[]'
-    ORDER BY attempt DESC LIMIT :most
-""")
+    ORDER BY attempt DESC LIMIT :most""")
 
 
 class LinesOfRun(NamedTuple):
-    """What is kept of one attempt."""
-
     task_id: int
     attempt: int
-    lines: str
-    """JSON text: an array of [instant, level, text]."""
-    cut: int
-    """How many before them were left out."""
+    lines: str  # JSON text: an array of [instant, level, text]
+    cut: int  # how many before them were left out
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a handler's log."""
-
-    at: datetime
-    """By the worker's clock."""
+    at: datetime  # by the worker's clock
     level: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogOfAttempt:
-    """The last lines of one attempt, oldest first."""
-
     attempt: int
     lines: tuple[LogLine, ...]
-    cut: int
-    """How many lines before them were left out."""
+    cut: int  # how many lines before them were left out
 
 
 def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
-    """Write them; of an attempt that was called again its last call's, of an erased one none."""
+    """Write the lines, of each attempt those of its last call; of an erased one none."""
     latest = {run[:2]: run for run in runs}.values()
     connection.execute(
         _KEEP_LINES,
@@ -166,13 +140,12 @@ def keep_lines(connection: Connection, runs: Sequence[LinesOfRun]) -> None:
 
 
 def read_lines(connection: Connection, task_id: int, most: int = 20) -> list[LogOfAttempt]:
-    """Return what is kept of a task's newest attempts, oldest first."""
-    rows = connection.execute(_READ_LINES, {"id": task_id, "most": most}).all()
+    """Return the lines of a task's newest attempts, oldest attempt first."""
     return [
         LogOfAttempt(
             row.attempt,
             tuple(LogLine(datetime.fromisoformat(at), *more) for at, *more in row.lines),
             row.cut,
         )
-        for row in reversed(rows)
+        for row in reversed(connection.execute(_READ_LINES, {"id": task_id, "most": most}).all())
     ]

@@ -1,10 +1,9 @@
-"""Unique keys beyond those of one row, and what happens when a new task meets a taken key."""
+"""Unique keys that outlive a row, and conflicts of a new task with a taken key."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -21,7 +20,7 @@ from tasks_app.domain.tasks.records import (
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import Statement, Statements
 from tasks_app.pool.fragments.conditions import UNPARKED, is_held
-from tasks_app.pool.tables import KEY, NOW, PENDING
+from tasks_app.pool.tables import KEY, NOW, PENDING, Clock
 from tasks_app.pool.tasks.insert import INSTANT, OWN, SHARED, inserted, unnested, values_of
 
 _RULES = {**SHARED, "scope": "text", "period": "double precision"}
@@ -29,7 +28,7 @@ _NEXT_ID = f"nextval((SELECT CAST(pg_get_serial_sequence('{PENDING}', 'id') AS r
 
 
 def _with_their_tasks(taken: str) -> str:
-    """Return the statement: ``taken`` gives keys to rows, and those rows alone are inserted."""
+    """Return the statement: ``taken`` gives keys to rows, and only those rows are inserted."""
     given = inserted("n JOIN k USING (kind)", "NULL")
     return f"""
     WITH n AS MATERIALIZED (
@@ -74,43 +73,21 @@ _PRUNE = text(f"""
         JOIN ended USING (name, unique_key, task_id)
         FOR UPDATE OF t SKIP LOCKED)
     DELETE FROM {KEY} t USING locked l WHERE t.name = l.name AND t.unique_key = l.unique_key
-    RETURNING t.task_id
-""")
+    RETURNING t.task_id""")
 
 
-def insert_with_keys(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> Statement:
-    """Insert those rows whose key nobody ever had; yields their ids. None: the next id."""
+def insert_with_keys(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Statement:
+    """Insert those rows whose key was never taken; yields their ids. None: the next id."""
     return Statement(_TAKE, _values(ids, rows, now))
 
 
-def hand_over_key(holder: int, new_id: int | None, row: TaskRow, now: datetime | None) -> Statement:
-    """Insert the row, and give it the key that ``holder`` had, if that still has it."""
-    return Statement(_HAND_OVER, {**_values([new_id], [row], now), "holder": holder})
-
-
-def read_holder(row: TaskRow, now: datetime | None) -> Statement:
-    """Read the holder of the key: its id, its scope, and whether its period is over."""
-    return Statement(_HOLDER, {"name": row.name, "unique_key": row.unique_key, "now": now})
-
-
-def keep_queued(task_id: int) -> Statement:
-    """Yield the task if it is PENDING; it is not claimed before this transaction is over."""
-    return Statement(_KEEP_QUEUED, {"id": task_id})
-
-
-def prune_keys(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove keys that nobody has any more, and return their number; waits for nobody.
-
-    Read first and locked then: who was given a key meanwhile keeps it.
-    """
+def prune_keys(connection: Connection, most: int, *, now: Clock = None) -> int:
+    """Remove keys without a holder, without waiting for locks; return their number."""
+    # Read first and locked then: a key that is handed over meanwhile stays.
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 
 
-def _values(
-    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
-) -> Mapping[str, Any]:
+def _values(ids: Sequence[int | None], rows: Sequence[TaskRow], now: Clock) -> Mapping[str, Any]:
     kinds = dict.fromkeys(row.terms for row in rows)
     rules = [terms.rule or KeyRule() for terms in kinds]
     return {
@@ -133,7 +110,7 @@ _LATEST = f"""
         THEN p.created_at + make_interval(secs => CAST(%(max_wait)s AS double precision))
         WHEN {is_held()} THEN p.held_due_at ELSE p.due_at END
 """
-"""A task that has run once has waited long enough: what counts then is when it is due."""
+"""After its first run max_wait is over: then its due date counts."""
 _DUE_IN_TIME = f"""
     CASE WHEN CAST(%(max_wait)s AS double precision) IS NULL THEN {_DUE}
         ELSE least({_DUE}, {_LATEST}) END
@@ -155,11 +132,11 @@ _BY_ID = "p.id = %(id)s"
 _NO_RULE = KeyRule()
 
 
-def met_in_the_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | None]:
-    """Return the holder of a key that is a column of its row; None: it is free by now.
+def resolve_in_pool(row: TaskRow, now: Clock) -> Statements[TaskId | None]:
+    """Return the holder of a key that is a column of its row; None: the key is free now.
 
     Raises:
-        UniqueKeyTakenError: the policy says so.
+        UniqueKeyTakenError: the policy is to raise.
     """
     rule = row.terms.rule or _NO_RULE
     if rule.on_conflict in _CHANGES:
@@ -171,52 +148,51 @@ def met_in_the_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | N
             raise UniqueKeyTakenError(row.name, str(row.unique_key), task_id)
         if state == State.RUNNING:
             log.warning(
-                "unique_key of a new %s is held by task %s, which is RUNNING: no task was created. "
-                "A handler that wants to run again raises Retry or Snooze.",
-                row.name,
+                "Task %s, which is RUNNING, holds the unique_key of a new %s: no task was created. "
+                "To run again, a handler raises Retry or Snooze.",
                 task_id,
+                row.name,
             )
         return TaskId.held(task_id)
     return None
 
 
-def met_in_the_table(
-    row: TaskRow, new_id: int | None, now: datetime | None
-) -> Statements[TaskId | None]:
-    """Return the holder of a key of the table of keys, perhaps the new task; None: ask again.
-
-    A key of scope ``queued`` is taken while its task is PENDING. That task is locked first: either
-    it starts after this transaction, or it runs already and the key is free.
-
-    Raises:
-        UniqueKeyTakenError: the policy says so.
-    """
-    rule = row.terms.rule or _NO_RULE
-    for holder, scope, is_over in (yield read_holder(row, now)):
-        if not is_over:
-            changes = rule.on_conflict in _CHANGES
-            if changes and (yield _change(row, rule, _BY_ID, holder, now)):
-                return TaskId.held(holder, _OUTCOMES[rule.on_conflict])
-            if scope != Scope.QUEUED or (not changes and (yield keep_queued(holder))):
-                if rule.on_conflict is OnConflict.RAISE:
-                    raise UniqueKeyTakenError(row.name, str(row.unique_key), holder, _ADVICE[scope])
-                return TaskId.held(holder)
-        for (task_id,) in (yield hand_over_key(holder, new_id, row, now)):
-            return TaskId(task_id)
-    return None
-
-
 _ADVICE = {
-    Scope.QUEUED: "It is free as soon as that one runs.",
+    Scope.QUEUED: "It is free as soon as that task runs.",
     Scope.FOR_PERIOD: "It is free when its period is over.",
     Scope.FOREVER: "It is taken for ever.",
 }
 
 
-def _change(
-    row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: datetime | None
-) -> Statement:
-    """Change the holder unless it runs; waits for a claim that is under way."""
+def resolve_in_table(row: TaskRow, new_id: int | None, now: Clock) -> Statements[TaskId | None]:
+    """Return the holder of a key in the table of keys, perhaps the new task; None: try again.
+
+    A key of scope ``queued`` is taken while its task is PENDING. That task is locked first: either
+    it starts after this transaction, or it runs already and the key is free.
+
+    Raises:
+        UniqueKeyTakenError: the policy is to raise.
+    """
+    rule = row.terms.rule or _NO_RULE
+    key = {"name": row.name, "unique_key": row.unique_key, "now": now}
+    for holder, scope, is_over in (yield Statement(_HOLDER, key)):
+        if not is_over:
+            changes = rule.on_conflict in _CHANGES
+            if changes and (yield _change(row, rule, _BY_ID, holder, now)):
+                return TaskId.held(holder, _OUTCOMES[rule.on_conflict])
+            if scope != Scope.QUEUED or (
+                not changes and (yield Statement(_KEEP_QUEUED, {"id": holder}))
+            ):
+                if rule.on_conflict is OnConflict.RAISE:
+                    raise UniqueKeyTakenError(row.name, str(row.unique_key), holder, _ADVICE[scope])
+                return TaskId.held(holder)
+        values = {**_values([new_id], [row], now), "holder": holder}
+        for (task_id,) in (yield Statement(_HAND_OVER, values)):
+            return TaskId(task_id)
+    return None
+
+
+def _change(row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: Clock) -> Statement:
     sql = f"""
         UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}, changed_at = {INSTANT}
         WHERE {whom} AND p.state = '{State.PENDING}' RETURNING p.id

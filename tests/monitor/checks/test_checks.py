@@ -151,7 +151,7 @@ def test_a_newer_schema_that_admits_this_code_is_a_warning(
     refused = database.schema(connection, settings)
 
     assert said(admitted)[0].startswith("warn schema: The schema has version 9999; this code is")
-    assert said(refused)[0].startswith("fail schema: This code is older than the schema: that")
+    assert said(refused)[0].startswith("fail schema: This code is older than the schema: ")
     assert [f.advice for f in (*admitted, *refused)] == [
         "Upgrade tasks_app soon.",
         "Upgrade tasks_app.",

@@ -183,7 +183,7 @@ def test_one_refused_row_stops_no_other_and_is_named(
         assert connection.execute(left, {"ids": ids}).scalars().all() == ids[:1]
         (told,) = refusals(connection, now=NOON)
         assert (told.rows, told.why) == (str(ids[0]), "CheckViolation 23514")
-        assert f"{told.what} is refused by the database: {ids[0]} (" in caplog.text
+        assert f"The database refuses {told.what}: {ids[0]} (" in caplog.text
         trial.rollback()
 
 
@@ -248,4 +248,4 @@ def test_a_role_that_may_not_note_it_logs_it(
         assert row_by_row(connection, [7], refuse, "this") == []
         trial.rollback()
 
-    assert "this is refused by the database: 7 (DivisionByZero 22012)" in caplog.text
+    assert "The database refuses this: 7 (DivisionByZero 22012)" in caplog.text

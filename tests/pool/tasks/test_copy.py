@@ -224,7 +224,7 @@ def test_a_connection_that_is_lost_within_a_copy_is_known_to_sqlalchemy(engine: 
         sql, pieces = copy_of(range(5), rows, NOON)
         plan = iter([create.Copy(sql, Cutting(pieces))])
         with pytest.raises(OperationalError) as lost:
-            create.carry_out(connection, (step for step in plan))
+            create.run_statements(connection, (step for step in plan))
 
         assert lost.value.connection_invalidated
         assert connection.invalidated

@@ -174,7 +174,7 @@ def test_a_key_that_a_running_task_holds_counts_as_taken_and_is_warned_about(
         again = make(connection, a_row(unique_key="k"))
 
     assert (again, again.created) == (holder.task_id, False)
-    assert f"held by task {holder.task_id}, which is RUNNING" in caplog.text
+    assert f"Task {holder.task_id}, which is RUNNING, holds the unique_key" in caplog.text
 
 
 def test_a_key_that_a_pending_task_holds_is_no_reason_to_warn(

@@ -74,7 +74,7 @@ class Steps:
         if self.result is not None:
             return False
         try:
-            self._next = self._plan.send(execute.below(self._connection, self._next))
+            self._next = self._plan.send(execute.run_on_driver(self._connection, self._next))
         except StopIteration as end:
             self.result = end.value
         return True

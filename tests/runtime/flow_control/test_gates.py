@@ -261,7 +261,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: B
         one.pass_on()
 
     # The run ends, and looks who waits, before it is committed that the second one is held.
-    with once_after(another.engine, "aside AS MATERIALIZED", end):
+    with once_after(another.engine, "parked AS MATERIALIZED", end):
         assert other.claim([second], claimer(), uuid4()) == []
 
     assert bench.task(second).parked is None
