@@ -143,20 +143,20 @@ def test_every_public_function_is_in_a_table() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (None, "None is no"),
-    (NOWHERE, "A str is no"),
-    (sessionmaker(ENGINE), "A sessionmaker is no"),
+    (None, "None isn't an?"),
+    (NOWHERE, "A str isn't an?"),
+    (sessionmaker(ENGINE), "A sessionmaker isn't an?"),
 ]
-NO_SESSION: list[tuple[Any, str]] = [*WRONG, (ENGINE, "An Engine is no")]
+NO_SESSION: list[tuple[Any, str]] = [*WRONG, (ENGINE, "An Engine isn't an?")]
 
 
-@in_one_test("given, said", [*NO_SESSION, (AsyncSession(), "An AsyncSession is no")])
+@in_one_test("given, said", [*NO_SESSION, (AsyncSession(), "An AsyncSession isn't an?")])
 @in_one_test("name", SYNC)
 def test_no_session(name: str, given: Any, said: str) -> None:
     assert_refused(lambda: call(name, given, SYNC[name]), f"{said} Session or Connection")
 
 
-@in_one_test("given, said", [*NO_SESSION, (Session(), "A Session is no")])
+@in_one_test("given, said", [*NO_SESSION, (Session(), "A Session isn't an?")])
 @in_one_test("name", ASYNC)
 def test_no_async_session(name: str, given: Any, said: str) -> None:
     assert_refused(
@@ -168,8 +168,8 @@ def test_no_async_session(name: str, given: Any, said: str) -> None:
     "given, said",
     [
         *WRONG,
-        (Session(), "A Session is no"),
-        (create_async_engine(NOWHERE), "An AsyncEngine is no"),
+        (Session(), "A Session isn't an?"),
+        (create_async_engine(NOWHERE), "An AsyncEngine isn't an?"),
     ],
 )
 @in_one_test("name", ENGINES)
@@ -181,7 +181,7 @@ def test_no_engine(name: str, given: Any, said: str) -> None:
 def test_a_wait_takes_both_but_not_those_of_its_twin(name: str) -> None:
     for given in (None, NOWHERE, Session() if name == "await_task" else AsyncSession()):
         kind = {None: "None", NOWHERE: "A str"}.get(given, WAITS[name])
-        assert_refused(lambda given=given: waited(name, given), f"{kind} is no (Async)?Engine")
+        assert_refused(lambda given=given: waited(name, given), f"{kind} isn't an? (Async)?Engine")
 
 
 def waited(name: str, given: Any) -> Any:
@@ -208,7 +208,7 @@ async def block(given: Any) -> None:
     ids=range(7),
 )
 def test_nor_do_locks_buffers_and_outboxes_take_none(act: Callable[[], object]) -> None:
-    assert_refused(act, "None is no")
+    assert_refused(act, "None isn't an?")
 
 
 @pytest.mark.parametrize(("given", "kind"), [(ENGINE, "An Engine"), (NOWHERE, "A str")])

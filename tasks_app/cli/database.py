@@ -1,4 +1,4 @@
-"""A command's settings and database, and how it ends when it fails."""
+"""A command's settings and database."""
 
 from __future__ import annotations
 
@@ -11,30 +11,17 @@ from pathlib import Path
 
 import click
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from tasks_app.cli.output import print_text
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, READ_ONLY, why_unreachable
 from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import (
-    AWAY,
-    NO,
-    USAGE,
-    BatchStateError,
     ConfigurationError,
-    NotThereError,
-    PublishError,
-    SchemaError,
-    TasksError,
 )
 from tasks_app.domain.operations import Signed, sign_name
-from tasks_app.domain.tasks.error_text import brief
-from tasks_app.embedded.folder import EmbeddedError, read_urls
+from tasks_app.embedded.folder import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.errors import sqlstate
 from tasks_app.runtime.project import set_up_framework
 
 _WHY = "tasks_app.why"  # the key in a context of click
@@ -113,48 +100,3 @@ def caller() -> Signed:
     context = click.get_current_context(silent=True)
     why = "" if context is None else context.meta.get(_WHY, "")
     return sign_name(f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}", why)
-
-
-_REFUSALS = {
-    "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
-    "25006": (READ_ONLY, NO),
-    NOT_GRANTED: (MAY_NOT, NO),
-}
-"""By SQLSTATE: undefined table, read-only transaction, privileges."""
-
-
-def print_error(error: BaseException) -> int | None:
-    """Print what went wrong; return the exit code. None: unknown, so show its traceback."""
-    found: tuple[str, int] | None = None
-    match error:
-        case click.ClickException():
-            error.show()
-            return USAGE
-        case click.Abort() | KeyboardInterrupt() | EOFError():
-            found = "Stopped.", NO
-        case PublishError():
-            found = str(error), AWAY
-        case OperationalError() | ProgrammingError() | InternalError():
-            found = _of_database(error)
-        case SchemaError() | BatchStateError() | NotThereError():
-            found = str(error), NO
-        case TasksError() | EmbeddedError():
-            found = str(error), USAGE
-        case _:
-            pass
-    if found is None:
-        return None
-    print_text(found[0], err=True)
-    return found[1]
-
-
-def _of_database(error: DBAPIError) -> tuple[str, int] | None:
-    state = sqlstate(error)
-    why = why_unreachable(str(error.orig))
-    if not state and not why.away:
-        return str(why), USAGE
-    if not state and isinstance(error, OperationalError):
-        return str(why), AWAY
-    if isinstance(error, OperationalError):
-        return f"The database could not carry it out ({brief(error)}). Try again.", AWAY
-    return _REFUSALS.get(state)

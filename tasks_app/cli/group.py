@@ -164,7 +164,7 @@ class Commands(click.Group):
             _suggest(error)
             raise
         except (Exception, KeyboardInterrupt) as error:
-            from tasks_app.cli.database import print_error  # noqa: PLC0415  SQLAlchemy costs 200 ms
+            from tasks_app.cli.endings import print_error  # noqa: PLC0415  SQLAlchemy costs 200 ms
 
             status = print_error(error)
             if status is None:

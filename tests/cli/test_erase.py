@@ -51,7 +51,7 @@ def test_only_the_owner_may(engine: Engine, task_id: int) -> None:
         connection.execute(text(f"CREATE ROLE {role}"))
         connection.execute(text(grants_sql(RoleKind.ADMIN, role)))
         connection.execute(text(f"SET LOCAL ROLE {role}"))
-        with pytest.raises(SchemaError, match="Run it as the owner of the tables"):
+        with pytest.raises(SchemaError, match="Run this as the owner of the tables"):
             check_may_erase(connection)
         connection.rollback()
         check_may_erase(connection)

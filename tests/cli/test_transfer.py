@@ -30,7 +30,7 @@ def test_a_move_at_the_shell(shell: Shell, engine: Engine, tmp_path: Path) -> No
     assert len(kept) == 2
     assert json.loads(again.stdout) == {"tasks": 2, "left_out": []}
     assert (tmp_path / "again").read_text() == receipt
-    assert "tasks.jsonl.moved is there already" in refused.stderr
+    assert "tasks.jsonl.moved exists already" in refused.stderr
     assert (left.returncode, left.stdout) == (1, "0 tasks cancelled\n")
     assert f"2 left alone, not held here or gone: {ids[0]} {ids[1]}" in left.stderr
 
@@ -46,7 +46,7 @@ def test_what_makes_no_sense_is_refused_in_words(shell: Shell, tmp_path: Path) -
     nowhere = shell("export", "no/folder/tasks.jsonl", "--name", "t")
 
     assert "This selects every task" in everything.stderr
-    assert "there is there already" in there.stderr
+    assert "there exists already" in there.stderr
     assert "no_such_file cannot be read" in none.stderr
     assert "Line 1 is not a task" in other.stderr
     assert "cannot be written" in nowhere.stderr

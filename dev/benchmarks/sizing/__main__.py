@@ -19,7 +19,8 @@ from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.run import measure, tidy
 from dev.benchmarks.sizing.schema import check_may_make, new_name
 from tasks_app.cli import output
-from tasks_app.cli.database import open_database, print_error, settings
+from tasks_app.cli.database import open_database, settings
+from tasks_app.cli.endings import print_error
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count
 

@@ -292,7 +292,7 @@ def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Dur
     caller: Any = unwrapped(engine_or_session)
     if not (isinstance(caller, Engine | Session | Connection) or is_raw(caller)):
         raise InvalidConnectionError(
-            f"{shown(caller)} is no Engine, Session or Connection. "
+            f"{shown(caller)} isn't an Engine, Session or Connection. "
             "Pass the Engine of your sessions; async ones go to await_task."
         )
     _check_idle(caller)
@@ -311,7 +311,7 @@ async def await_task(
     caller: Any = unwrapped(engine_or_session)
     if not (is_async_engine(caller) or is_async_session(caller) or is_async_raw(caller)):
         raise InvalidConnectionError(
-            f"{shown(caller)} is no AsyncEngine, AsyncSession or AsyncConnection. "
+            f"{shown(caller)} isn't an AsyncEngine, AsyncSession or AsyncConnection. "
             "Pass the AsyncEngine of your sessions; others go to wait_task."
         )
     _check_idle(caller)

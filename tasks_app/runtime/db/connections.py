@@ -107,7 +107,7 @@ def writing_connection_of(session: Sync) -> Connection:
             return cast("Connection", made)  # by made_async
         case _:
             raise InvalidConnectionError(
-                f"{shown(session)} is no Session or Connection. "
+                f"{shown(session)} isn't a Session or Connection. "
                 "Pass the session of your transaction; async ones go to acreate_task, aget_task …"
             )
     if connection.dialect.name != "postgresql":
@@ -121,7 +121,7 @@ def writing_connection_of(session: Sync) -> Connection:
 def checked_engine(engine: object, *, advice: str) -> Engine:
     """Return the Engine."""
     if not isinstance(engine, Engine):
-        raise InvalidConnectionError(f"{shown(engine)} is no Engine. {advice}")
+        raise InvalidConnectionError(f"{shown(engine)} isn't an Engine. {advice}")
     return engine
 
 
@@ -138,7 +138,7 @@ def checked_async(session: Async) -> AsyncSession | AsyncConnection:
     whole: AsyncSession | AsyncConnection = unwrapped(session)
     if not is_async_session(whole):
         raise InvalidConnectionError(
-            f"{shown(session)} is no AsyncSession or AsyncConnection. "
+            f"{shown(session)} isn't an AsyncSession or AsyncConnection. "
             "Pass the async session of your transaction; others go to create_task, get_task …"
         )
     return whole

@@ -140,7 +140,7 @@ def engine_of(where: Where) -> Engine:
     if isinstance(where, Connection):
         return where.engine
     raise InvalidConnectionError(
-        f"{shown(where)} is no Engine, Session or Connection. "
+        f"{shown(where)} isn't an Engine, Session or Connection. "
         "Pass one of SQLAlchemy that is not async: async with uses it in a thread."
     )
 

@@ -106,7 +106,7 @@ def test_a_thread_gets_no_session_when_the_task_is_over(bench: Bench) -> None:
     task_id = bench.run_one()
     context, session = kept
 
-    with pytest.raises(RuntimeError, match="The task is over"):
+    with pytest.raises(RuntimeError, match="The run is over"):
         _ = context.session
     with pytest.raises(Exception, match="permanently closed"):
         session.execute(text("SELECT 1"))
