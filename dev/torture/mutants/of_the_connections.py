@@ -119,7 +119,7 @@ CONNECTIONS = (
         "idle connections that died acquit nobody",
         "Who lost its connection when others that were idle died is not suspected.",
         RETURNER,
-        "if idle_s <= ACQUITS_S:",
+        "if idle_s <= OUTAGE_GRACE_S:",
         "if idle_s < 0:",
         f"{IDLE}test_who_loses_its_connection_when_idle_ones_die_is_not_suspected",
     ),

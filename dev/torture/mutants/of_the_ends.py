@@ -330,8 +330,7 @@ ENDS_OF_RUNS = (
         "a refused outcome is forgotten by a child that stops",
         "A child that stops gives back what it has not written.",
         "tasks_app/runtime/execution/in_flight.py",
-        "                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))\n"
-        "            else:\n",
+        "                self._return([claim])\n            else:\n",
         "                pass\n            else:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::test_a_child_that_stops_gives_it_back",
     ),

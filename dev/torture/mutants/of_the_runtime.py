@@ -43,7 +43,7 @@ RUNTIME = (
         "a lane that breaks keeps its run",
         "Whoever carries out a run leaves it, by whatever way.",
         "tasks_app/runtime/execution/runner.py",
-        "self._inflight.leave(run)",
+        "self._inflight.return_unended(run)",
         "pass",
         "tests/runtime/execution/test_thread_pool.py::"
         "test_whichever_way_a_run_is_left_it_ends_or_goes_back",

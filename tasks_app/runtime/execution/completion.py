@@ -133,7 +133,7 @@ class Completion:
             befell = settlement.cause.kind if settlement.cause else CONNECTION_LOST
             said = "task %s (%s) is given back uncharged, to run again: %s"
             log.warning(said, task.task_id, task.name, befell)
-            self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
+            self._inflight.give_back(task, UNANSWERED_WAIT, crash=befell)
         else:
             self._inflight.collect(settlement)
 
@@ -162,7 +162,7 @@ class Completion:
         """End a run in which something of ours broke."""
         kind = type(error).__name__  # its text may be the handler's, and hold anything
         log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
-        if self._inflight.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
+        if self._inflight.is_running(task.fence):  # else it would be renewed, and RUNNING, for ever
             self.keep(task, self._policy.on_run(task, spec, error))
 
 

@@ -240,7 +240,7 @@ class ThreadPool:
                 self._room.notify_all()
             if run is not None:
                 continue
-            with self._inflight.arrived:
-                self._inflight.arrived.wait(
+            with self._inflight.startable:
+                self._inflight.startable.wait(
                     THREAD_POLL_S if self._inflight.waiting else THREAD_PATIENCE_S
                 )

@@ -102,7 +102,7 @@ class Runner:
                     settlement = self.attempt(run, spec, None)
                     self._learn(run)
                     self.stop_if_due()
-                    following = self._inflight.go_on(settlement, self._is_short)
+                    following = self._inflight.collect_and_start_next(settlement, self._is_short)
                     if following is None:
                         return
                     run, spec = following, self._unlimited[following.task.name]
@@ -110,7 +110,7 @@ class Runner:
             finally:
                 self._slot.finish(announced)
         finally:
-            self._inflight.leave(run)
+            self._inflight.return_unended(run)
 
     def _start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
         """Announce a run, before its payload is touched."""
@@ -194,7 +194,7 @@ class Runner:
             try:
                 return self._attempt(run, spec, limit)
             except RunAgainError:
-                run.commits = False
+                self._inflight.run_again(run.task.fence)
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
                 if self._inflight.over:
                     self._inflight.give_back(run.task, timedelta(0))
@@ -291,7 +291,7 @@ class Runner:
             ended, untried = transaction.ended, transaction.untried
             transaction.abandon()
             if is_refused(error):  # by no task's fault
-                self._inflight.acquit()
+                self._inflight.note_outage()
             ours = not ended and is_ours(error)
             if ours and self._policy.runs_again(run, spec, error, untried=untried):
                 raise RunAgainError from error

@@ -107,7 +107,7 @@ class Settler:
                     self._spared_until = time.monotonic() + patience_s()
                     raise
                 finally:
-                    self._inflight.put_off(LOCKED_WAIT_S)
+                    self._inflight.restart_clock(LOCKED_WAIT_S)
                 self._spared_until = 0.0
                 return more
         finally:  # hooks are told without the lock

@@ -1,14 +1,13 @@
-"""What a child works on: a run, and a claim that it returns."""
+"""A run: what its handler, its thread and the housekeeper tell each other."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from math import inf
 
-from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 
 
 @dataclass(slots=True)
@@ -27,8 +26,6 @@ class ActiveRun:
     """It is async: it takes no thread."""
     repeats: int = 0
     """How often it was called again at once, uncharged."""
-    commits: bool = False
-    """Its transaction is being committed: too late to release it."""
     again: bool = False
     """It began on a dead connection, or one that was older than its table, and begins once more."""
     stops: bool = False
@@ -43,21 +40,7 @@ class ActiveRun:
     """Whether the thread, or the task of the event loop, that carries it out still lives."""
 
     def said(self, settlement: Settlement) -> Settlement:
-        """Return the end of this run with what it said."""
+        """Return the end of this run with what its handler said of the state."""
         if self.sub_status is None:
             return settlement
         return settlement._replace(sub_status=self.sub_status)
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnedClaim:
-    """A claim on its way back, due again after ``wait``."""
-
-    task: ClaimedTask
-    wait: timedelta
-    suspect: str = ""
-    """What befell it, perhaps by its own fault: ``crashes`` rises. Empty: nothing."""
-
-    @property
-    def fence(self) -> Fence:
-        return self.task.fence

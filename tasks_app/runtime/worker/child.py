@@ -266,7 +266,7 @@ def wire(
     settings, database, inflight = parts.settings, parts.database, parts.inflight
     watched = parts.identity.parent is not None
     guard = ProcessGuard(replaceable=watched)
-    run_times = RunTimes(inflight.wake.set)
+    run_times = RunTimes(inflight.housekeeper_wake.set)
     invocation = Invocation(
         settings,
         database,
@@ -286,7 +286,7 @@ def wire(
     runner = Runner(parts, tools)
     threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, runner.carry_out)
     async_pool = AsyncPool(
-        settings.async_concurrency, runner.run, inflight.leave, tools.invocation.close
+        settings.async_concurrency, runner.run, inflight.return_unended, tools.invocation.close
     )
     executor = Executor(parts, tools, Claimant(parts), runner, threads, async_pool)
     reaper = Reaper(database, slots, parts.registry, settings)

@@ -24,9 +24,8 @@ from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.in_flight import ACQUITS_S
+from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S, HeldClaim
 from tasks_app.runtime.execution.settler import Settler, tell_returned
-from tasks_app.runtime.handlers.active_run import ReturnedClaim
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.statistics import CountReport
@@ -102,7 +101,7 @@ class Housekeeper:
     def stop(self, patience_s: float) -> None:
         """End after the current round."""
         self._ends.set()
-        self._inflight.wake.set()
+        self._inflight.housekeeper_wake.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
 
@@ -134,7 +133,7 @@ class Housekeeper:
                         "housekeeper: %s failed, again soon: %s", duty.__name__, brief(error)
                     )
                     if remedy_for(error) is Remedy.SPARE:
-                        self._inflight.acquit()
+                        self._inflight.note_outage()
                     if is_unanswered(error):
                         self._ends.wait(patience_s())
                         return
@@ -145,8 +144,8 @@ class Housekeeper:
             self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
             nap_s = self.next_nap_s()
         finally:
-            self._inflight.wake.wait(nap_s)
-            self._inflight.wake.clear()
+            self._inflight.housekeeper_wake.wait(nap_s)
+            self._inflight.housekeeper_wake.clear()
 
     def _end_as_orphan(self) -> None:
         """Claim nothing more; the parent is gone, who would kill us at a hard limit."""
@@ -251,7 +250,7 @@ class LeaseRenewer:
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
             return
-        self._inflight.leave_unowned()
+        self._inflight.return_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             heartbeats.beat(
@@ -306,39 +305,39 @@ class ClaimReturner:
 
     def release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        groups: dict[tuple[timedelta, str], list[ReturnedClaim]] = defaultdict(list)
+        groups: dict[tuple[timedelta, str], list[HeldClaim]] = defaultdict(list)
         for item in self._inflight.returning():
-            groups[item.wait, item.suspect].append(item)
-        for (wait, suspect), items in groups.items():
-            self._release(items, wait, suspect=suspect)
+            groups[item.wait, item.crash].append(item)
+        for (wait, crash), items in groups.items():
+            self._release(items, wait, crash=crash)
 
-    def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: str) -> None:
+    def _release(self, items: list[HeldClaim], wait: timedelta, *, crash: str) -> None:
         fences = [item.fence for item in items]
         refused = set[int]()
         with self._database.begin() as connection:
             idle_s = time.monotonic() - self._database.losses.idle
-            if idle_s <= ACQUITS_S:
-                suspect = ""
-            if suspect:  # it answers us: so it was they alone
+            if idle_s <= OUTAGE_GRACE_S:
+                crash = ""
+            if crash:  # it answers us: so it was they alone
                 done = rescue_claims(
                     connection,
                     fences,
                     lease=wait,
                     max_crashes=self._max_crashes,
-                    kind=suspect,
+                    kind=crash,
                     left=refused,  # to the end of their leases
                 )
             else:
                 done = release(connection, fences, wait=wait, left=refused)
             left = [f for f in fences if f.task_id not in done and f.task_id not in refused]
             held = still_held(connection, left) if left else set()
-        back_at = time.monotonic() + (FIRST_S if suspect else wait.total_seconds())
+        back_at = time.monotonic() + (FIRST_S if crash else wait.total_seconds())
         self._inflight.back_at = max(self._inflight.back_at, back_at)
         for fence in fences:
             if fence.task_id not in held:
                 self._inflight.drop(fence)
-        event = Event.RESCUE if suspect else Event.RELEASE
-        tell_returned([item.task for item in items], done, event, wait, suspect or VANISHED)
+        event = Event.RESCUE if crash else Event.RELEASE
+        tell_returned([item.task for item in items], done, event, wait, crash or VANISHED)
 
 
 CONTROL_ACTOR = "remote control"

@@ -61,7 +61,9 @@ class Shutdown:
 
         A child that was asked alone ends by itself.
         """
-        if self._slot.stage is not Stage.RUNS or _is_over(self._inflight.asked_at, ALONE_S):
+        if self._slot.stage is not Stage.RUNS or _is_over(
+            self._inflight.stop_requested_at, ALONE_S
+        ):
             self._inflight.stop()
         if not self._inflight.stopping.is_set():
             return
@@ -75,12 +77,15 @@ class Shutdown:
         return self._inflight.busy and (
             self._slot.stage is Stage.LEAVES
             or _is_over(self._drains_since, self._grace_s)
-            or (self._slot.stage is Stage.RUNS and _is_over(self._inflight.asked_at, ALONE_S))
+            or (
+                self._slot.stage is Stage.RUNS
+                and _is_over(self._inflight.stop_requested_at, ALONE_S)
+            )
         )
 
     def asked_alone(self) -> bool:
         """Whether a signal asked this child to end, and not its whole worker."""
-        asked_at = self._inflight.asked_at
+        asked_at = self._inflight.stop_requested_at
         if asked_at is None:
             return False
         while self._slot.stage is Stage.RUNS and not _is_over(asked_at, ALONE_S):
@@ -97,9 +102,9 @@ class Shutdown:
         last_call.start()
         self._inflight.stop()
         self.drain()
-        tasks = self._inflight.let_go()
+        tasks = self._inflight.disown()
         self._await_commits()
-        tasks += self._inflight.let_go(committing=True)
+        tasks += self._inflight.disown(committing=True)
         log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
         for duty in (
             self._settler.flush,
@@ -126,7 +131,7 @@ class Shutdown:
         A child that was asked alone may have been asked by its own task: that counts as a crash, or
         it would come back for ever.
         """
-        alone = self._slot.stage is Stage.RUNS and self._inflight.asked_at is not None
+        alone = self._slot.stage is Stage.RUNS and self._inflight.stop_requested_at is not None
         endings = [interrupted(task, self._registry.get(task.name), self._rng) for task in tasks]
         free = [ending.fence for ending in endings if alone and ending.event is Event.RELEASE]
         charged = [ending for ending in endings if ending.fence not in free]

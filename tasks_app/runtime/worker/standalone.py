@@ -166,7 +166,7 @@ class StandaloneWorker:
         """End the nap: there may be work in these queues; none: in any."""
         if not queues or not queues.isdisjoint(self._queues):
             self._noticed = True
-            self._inflight.stirred.set()
+            self._inflight.claimer_wake.set()
 
     def claim(self, *, drain: bool = False) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
@@ -231,8 +231,8 @@ class StandaloneWorker:
             if self._inflight.stopping.wait(rest_s):
                 return
             interval -= rest_s
-        self._inflight.stirred.wait(interval)
-        self._inflight.stirred.clear()
+        self._inflight.claimer_wake.wait(interval)
+        self._inflight.claimer_wake.clear()
 
     def _upcoming(self, within_s: float) -> list[Upcoming]:
         with self.child.database.begin() as connection:

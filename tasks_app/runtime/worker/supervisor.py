@@ -176,8 +176,8 @@ def heed_signals_of_child(inflight: InFlight) -> None:
     """A signal to this child asks it alone to end; one to its group also reaches the parent."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if inflight.asked_at is None:
-            inflight.asked_at = time.monotonic()
+        if inflight.stop_requested_at is None:
+            inflight.stop_requested_at = time.monotonic()
 
     _on_each(stop)
 

@@ -59,7 +59,7 @@ def test_a_run_is_owned_from_its_first_moment_on(
     async def h(ctx: Any) -> None: ...
 
     child = bench.child()
-    child.executor.async_pool._tasks = Watched(child.inflight.leave_unowned)
+    child.executor.async_pool._tasks = Watched(child.inflight.return_unowned)
     task_id = bench.create()
 
     child.execute([task_id])
@@ -599,7 +599,7 @@ class TestCancellations:
             return ctx.attempt
 
         child = bench.child()
-        monkeypatch.setattr(type(child.inflight), "leave_unowned", lambda _: None)
+        monkeypatch.setattr(type(child.inflight), "return_unowned", lambda _: None)
         seen = []
         while steps.cancelled:
             task_id = bench.create()

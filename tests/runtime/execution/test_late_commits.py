@@ -284,6 +284,8 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
         with bench.engine.begin() as connection:
             task = claimed_task(connection)
         writes = ((query, (task.task_id, "")),)
+        child.inflight.receive([task])
+        child.inflight.start_next()
         child.inflight.collect(ending(task, Event.SUCCEED)._replace(writes=writes, task=task))
 
     def lost(*_: object) -> None:
@@ -302,6 +304,8 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
     outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
+    child.inflight.receive([task])
+    child.inflight.start_next()
     child.inflight.collect(outcome)
     child.inflight.refuse(outcome)
 

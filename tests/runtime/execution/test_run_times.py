@@ -167,10 +167,10 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
     bench.tuning["run_times.fast_s"] = 3600.0  # a slow run would be news at once
     child = bench.child(start=False)
     child.execute([bench.create("connects")])
-    child.inflight.wake.clear()
+    child.inflight.housekeeper_wake.clear()
     child.execute([bench.create() for _ in range(FEW_RUNS - 1)])
-    assert not child.inflight.wake.is_set()
+    assert not child.inflight.housekeeper_wake.is_set()
 
     child.execute([bench.create()])
 
-    assert child.inflight.wake.is_set()
+    assert child.inflight.housekeeper_wake.is_set()

@@ -286,7 +286,7 @@ def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Even
 
 def ask(child: Child) -> None:
     """As a signal handler does."""
-    child.inflight.asked_at = 0.0
+    child.inflight.stop_requested_at = 0.0
 
 
 def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Event) -> None:
@@ -330,7 +330,7 @@ def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
     child, _ = running(bench, ids)
     assert held.started.wait(10)
 
-    child.inflight.asked_at = time.monotonic()
+    child.inflight.stop_requested_at = time.monotonic()
     held.go_on.set()
 
     assert ended.wait(10)

@@ -71,7 +71,7 @@ def test_a_drain_waits_for_what_it_gave_back_for_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that has to run alone is turned away while another one runs on and on."""
-    monkeypatch.setattr(in_flight, "LONE_WAIT", timedelta(seconds=0.5))
+    monkeypatch.setattr(in_flight, "EXCLUSIVE_WAIT", timedelta(seconds=0.5))
     bench.succeeding()
     crashed = "UPDATE task_pending SET attempt = 1, crashes = 1 WHERE id = :id"
     away = "SELECT state = 'PENDING' AND scan_at > now() FROM task_pending WHERE id = :id"
