@@ -69,7 +69,7 @@ CONNECTIONS = (
         "a role's limit for locks is charged",
         "What others did to a run's transaction is not charged.",
         VERDICTS,
-        " or self._was_hurried(spec, error)",
+        " or self._was_hurried(end.spec, error)",
         "",
         f"{HANDLERS}a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody[handler]",
     ),
@@ -85,7 +85,7 @@ CONNECTIONS = (
         "what may run once is called twice",
         "A handler that was called and may run once is not called again.",
         VERDICTS,
-        " or run.task.at_most_once:\n            return False\n",
+        " or end.run.task.at_most_once:\n            return False\n",
         ":\n            return False\n",
         f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
         "tests/runtime/ends/test_contract.py::"

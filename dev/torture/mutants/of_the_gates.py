@@ -191,8 +191,8 @@ GATES = (
     mutant(
         "a breaker that hears of failures once a second",
         "A failed call is reported before its thread makes the next one.",
-        "tasks_app/runtime/execution/runner.py",
-        "if spec.depends_on is not None:",
+        "tasks_app/runtime/execution/completion.py",
+        "if end.spec.depends_on is not None:",
         "if False:",
         f"{OUTAGES}few_more_calls_go_out_than_its_threshold",
     ),

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from math import inf
@@ -22,8 +22,7 @@ from tasks_app.runtime.statistics import TASK_COUNTS
 log = quiet_logger(__name__)
 EXCLUSIVE_WAIT = timedelta(seconds=5)
 """How long an exclusive task stays away from a child that always runs others."""
-MOST_TURNED_AWAY = 3
-"""Then the child starts nothing more until that task has had its turn."""
+MOST_TURNED_AWAY = 3  # then the child starts nothing more until that task has had its turn
 MOST_REMEMBERED = 1_000
 OUTAGE_GRACE_S = 2.0
 """A run that loses its connection so soon after others did is not charged with a crash either."""
@@ -32,17 +31,13 @@ OUTAGE_GRACE_S = 2.0
 class ClaimState(StrEnum):
     """Where a claim is in this process. The table below says how it gets there."""
 
-    WAITING = "waiting"
-    """For a thread, or for a place in the event loop."""
+    WAITING = "waiting"  # for a thread, or for a place in the event loop
     RUNNING = "running"
-    COMMITTING = "committing"
-    """Its COMMIT may be on the way: too late to release the task."""
-    FINISHED = "finished"
-    """Its outcome is decided, and is to be written together with others."""
+    COMMITTING = "committing"  # its COMMIT may be on the way: too late to release the task
+    FINISHED = "finished"  # its outcome is decided, and is to be written together with others
     REFUSED = "refused"
     """Its outcome could not be written beside others: its writes commit alone, in a run."""
-    RETURNING = "returning"
-    """To be released, uncharged or with a crash."""
+    RETURNING = "returning"  # to be released, uncharged or with a crash
 
 
 class ClaimEvent(StrEnum):
@@ -54,10 +49,8 @@ class ClaimEvent(StrEnum):
     COLLECT = "collect"
     REFUSE = "refuse"
     RETURN = "return"
-    DISOWN = "disown"
-    """The child ends, and takes the run away from its thread."""
-    ANSWER = "answer"
-    """The database has answered for it, or its lease was lost."""
+    DISOWN = "disown"  # the child ends, and takes the run away from its thread
+    ANSWER = "answer"  # the database has answered for it, or its lease was lost
 
 
 WAITING, RUNNING, COMMITTING, FINISHED, REFUSED, RETURNING = ClaimState
@@ -94,15 +87,12 @@ class HeldClaim:
     """One claim, and what its state needs."""
 
     task: ClaimedTask
-    held_until: float
-    """By ``time.monotonic``: its lease does not end before, as far as is known."""
+    held_until: float  # by ``time.monotonic``: its lease does not end before, as far as is known
     state: ClaimState = WAITING
     run: ActiveRun | None = None
-    settlement: Settlement | None = None
-    """Of FINISHED and REFUSED."""
-    wait: timedelta = timedelta(0)
-    """Of RETURNING: after how long the task is due again."""
-    crash: str = ""
+    settlement: Settlement | None = None  # of FINISHED and REFUSED
+    wait: timedelta = field(init=False)  # of RETURNING: after how long the task is due again
+    crash: str = field(init=False)
     """Of RETURNING: what befell it, perhaps by its own fault, so that ``crashes`` rises."""
 
     @property
@@ -134,21 +124,15 @@ class InFlight:
         self._in: dict[ClaimState, dict[HeldClaim, None]] = {state: {} for state in ClaimState}
         """The same by state, in the order in which they came to it."""
         self._for_threads: deque[HeldClaim] = deque()
-        self._for_loop: deque[HeldClaim] = deque()
-        """WAITING, in the order of the claim."""
-        self._exclusive: HeldClaim | None = None
-        """The last one started that had to run alone."""
-        self._turned_away: dict[int, int] = {}
-        """How often each exclusive task was sent away."""
+        self._for_loop: deque[HeldClaim] = deque()  # WAITING, in the order of the claim
+        self._exclusive: HeldClaim | None = None  # the last one started that had to run alone
+        self._turned_away: dict[int, int] = {}  # how often each exclusive task was sent away
         self._messages = OpenMessages()
         self._first_finished_at: float | None = None
         self._outage_until = 0.0
-        self.back_at = 0.0
-        """When the last claim that went back for a while is due again."""
-        self.pending_writes = PendingWrites()
-        """What others left to the housekeeper."""
-        self.stopping = threading.Event()
-        """Set: start nothing more."""
+        self.back_at = 0.0  # when the last claim that went back for a while is due again
+        self.pending_writes = PendingWrites()  # what others left to the housekeeper
+        self.stopping = threading.Event()  # set: start nothing more
         self.stop_requested_at: float | None = None
         """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
         self.housekeeper_wake = threading.Event()
@@ -159,15 +143,16 @@ class InFlight:
         """Notified when tasks arrive, may start, or the child stops."""
 
     def _move(self, claim: HeldClaim, event: ClaimEvent) -> bool:
-        """Change the state of a claim, under the mutex; False: the table has no such move."""
+        """Change the state of a claim, under the mutex; False: the table has no such move.
+
+        Where the table has None, the caller takes the claim off ``_claims``.
+        """
         try:
             after = CLAIM_TRANSITIONS[claim.state, event]
         except KeyError:
             return False
         del self._in[claim.state][claim]
-        if after is None:
-            del self._claims[claim.task[0]]
-        else:
+        if after is not None:
             claim.state = after
             self._in[after][claim] = None
         return True
@@ -399,9 +384,9 @@ class InFlight:
         """
         with self._mutex:
             for fence in fences:
-                claim = self._claims.get(fence)
-                if claim is not None:
-                    self._move(claim, ANSWER)
+                claim = self._claims.pop(fence, None)
+                if claim is not None and not self._move(claim, ANSWER):
+                    self._claims[fence] = claim
             if self._in[WAITING]:
                 self.startable.notify_all()
         self.claimer_wake.set()
@@ -541,13 +526,13 @@ class InFlight:
             claims = self._running_claims() if committing else list(self._in[RUNNING])
             for claim in claims:
                 self._move(claim, DISOWN)
+                del self._claims[claim.fence]
             return [claim.task for claim in claims]
 
     # What anyone asks
 
     @property
     def over(self) -> bool:
-        """Whether nothing more may start."""
         return self.stopping.is_set() or self.stop_requested_at is not None
 
     @property
@@ -578,7 +563,6 @@ class InFlight:
             return not (self._claims or self.pending_writes.open)
 
     def open_message(self) -> None:
-        """Start with a message in this thread."""
         with self._mutex:
             self._messages.open()
 
@@ -602,8 +586,7 @@ class OpenMessages:
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
-        self._gave_back: set[int] = set()
-        """Threads whose message's rest went back."""
+        self._gave_back: set[int] = set()  # threads whose message's rest went back
         self._idle_since = time.monotonic()
 
     def __len__(self) -> int:

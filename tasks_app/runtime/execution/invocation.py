@@ -66,8 +66,6 @@ class NotBegunError(Exception):
 
 
 class Invocation:
-    """Calls handlers for one child."""
-
     def __init__(
         self,
         settings: Settings,
@@ -174,14 +172,11 @@ T = TypeVar("T")
 
 
 class SyncLane:
-    """Calls plain functions."""
-
     def __init__(self, database: Database, guard: ProcessGuard) -> None:
         self._guard = guard
         self._database = database
 
     def transaction(self, fence: Fence) -> Transaction:
-        """Return a new, unopened transaction."""
         return RunTransaction(self._database.handler_engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
@@ -285,7 +280,6 @@ class ProcessGuard:
         """Begin the handler."""
 
     def __exit__(self, *_: object) -> None:
-        """See what it left."""
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the handler: fence, pipes and slot are not its own
         if threading.get_ident() == self._main:
@@ -326,27 +320,20 @@ class ProcessGuard:
         os._exit(BROKEN_STATUS)
 
 
-Lane: TypeAlias = SyncLane | AsyncLane
-"""One way to call handlers."""
+Lane: TypeAlias = SyncLane | AsyncLane  # one way to call handlers
 LARGE = references.REFERENCE_BEGIN
-STORED = (TOKEN_BEGIN, LARGE)
-"""Payloads that may be encrypted begin so."""
+STORED = (TOKEN_BEGIN, LARGE)  # payloads that may be encrypted begin so
 _ERASED = "The payload was erased, so the task cannot run."
 
 
 class _EncryptedRun(Protocol):
-    """What is needed of a run."""
-
     task: ClaimedTask
 
 
 class Secrecy:
-    """One child's."""
-
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
-        self.listed = bool(encryption.patterns)
-        """Whether the settings encrypt any tasks."""
+        self.listed = bool(encryption.patterns)  # whether the settings encrypt any tasks
         encryption.keyring  # noqa: B018  what is wrong with the keys is said at the start
 
     def covers(self, task: ClaimedTask, spec: HandlerSpec) -> bool:

@@ -18,8 +18,7 @@ from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
 log = quiet_logger(__name__)
-BLOCKED_S = 0.5
-"""How long one handler may block the loop before that is logged."""
+BLOCKED_S = 0.5  # how long one handler may block the loop before that is logged
 T = TypeVar("T")
 
 
@@ -55,7 +54,6 @@ class AsyncPool:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_at: float | None = None
-        self.blocked_s = BLOCKED_S
         self._warned: set[str] = set()
 
     @property
@@ -99,7 +97,7 @@ class AsyncPool:
         with self._end_of_all:
             self._end_of_all.wait_for(lambda: not self._aboard, patience_s)
 
-    def look(self) -> None:
+    def warn_if_blocked(self) -> None:
         """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
         loop = self._loop
         if loop is None or not self._aboard:
@@ -107,7 +105,7 @@ class AsyncPool:
         elif self._asked_at is None:
             self._asked_at = time.monotonic()
             loop.call_soon_threadsafe(setattr, self, "_asked_at", None)
-        elif (blocked_s := time.monotonic() - self._asked_at) >= self.blocked_s:
+        elif (blocked_s := time.monotonic() - self._asked_at) >= BLOCKED_S:
             task = asyncio.current_task(loop)
             name = "?" if task is None else task.get_name()
             if task is not None and name not in self._warned:
@@ -157,7 +155,7 @@ class AsyncPool:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
             self._tasks.add(task)  # first: the housekeeper may ask at any moment
-            run.owned = partial(self._tasks.__contains__, task)
+            run.in_loop = partial(self._tasks.__contains__, task)
             task.add_done_callback(partial(self._over, run))
 
     def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
@@ -178,8 +176,7 @@ def _refuse(*_: object) -> NoReturn:
     )
 
 
-THREAD_PATIENCE_S = 0.5
-"""Between two looks at the in-flight set without being called."""
+THREAD_PATIENCE_S = 0.5  # between two looks at the in-flight set without being called
 THREAD_POLL_S = 0.05
 """The same, when something waits: it may have come between our look and our wait."""
 

@@ -24,10 +24,6 @@ class ActiveRun:
     """By ``time.monotonic``: its lease does not end before, as far as is known."""
     in_async_pool: bool = False
     """It is async: it takes no thread."""
-    repeats: int = 0
-    """How often it was called again at once, uncharged."""
-    again: bool = False
-    """It began on a dead connection, or one that was older than its table, and begins once more."""
     stops: bool = False
     """The child stops; a handler that can stop in between may do so."""
     is_kept: bool = True
@@ -36,8 +32,13 @@ class ActiveRun:
     """After so long its process is killed."""
     returned: Settlement | None = None
     """What its handler came to: what it asked to write is still to be committed, alone."""
-    owned: Callable[[], bool] = field(default_factory=lambda: threading.current_thread().is_alive)
-    """Whether the thread, or the task of the event loop, that carries it out still lives."""
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    """Which carries it out, unless ``in_loop`` says that a task of the event loop still does."""
+    in_loop: Callable[[], bool] | None = None
+
+    def owned(self) -> bool:
+        """Whether what carries it out still lives."""
+        return self.thread.is_alive() if self.in_loop is None else self.in_loop()
 
     def said(self, settlement: Settlement) -> Settlement:
         """Return the end of this run with what its handler said of the state."""

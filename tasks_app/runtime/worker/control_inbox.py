@@ -18,13 +18,10 @@ _WAITS, _TAKEN = "waits-", "taken-"
 
 
 class Do(StrEnum):
-    """What may be asked for."""
-
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
-    COUNT_STRANGERS = "count strangers"
-    """Write down how many messages of other pools were refused."""
+    COUNT_STRANGERS = "count strangers"  # write down how many messages of other pools were refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,6 @@ class Mailbox:
             yield taken, ControlCommand(Do(values["do"]), ids, values["queue"], values["reason"])
 
     def done(self, taken: Path) -> None:
-        """Delete a command that was carried out."""
         taken.unlink(missing_ok=True)
 
     def put_back(self, taken: Path) -> None:

@@ -24,11 +24,14 @@ from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.execution.claims import ChildParts
+from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S, HeldClaim
-from tasks_app.runtime.execution.settler import Settler, tell_returned
+from tasks_app.runtime.execution.settler import report_returned
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
+from tasks_app.runtime.run_times import RunTimeReport
 from tasks_app.runtime.statistics import CountReport
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
@@ -37,12 +40,9 @@ log = quiet_logger(__name__)
 REAP_EVERY_S = 2.0
 ROUND_S = 0.25
 """The longest pause: how late a slow task's neighbours, and the worker's end, are noticed."""
-IDLE_ROUND_S = 1.0
-"""The same, while the child has nothing in hand."""
-MOST_FAILED_WRITES = 1
-"""Per round: it may have waited a second for a lock, and renewals are due."""
-LAST_WRITES = 10
-"""The same, when the child ends: what is left then waits for the end of its lease."""
+IDLE_ROUND_S = 1.0  # the same, while the child has nothing in hand
+MOST_FAILED_WRITES = 1  # per round: it may have waited a second for a lock, and renewals are due
+LAST_WRITES = 10  # the same, when the child ends: what is left then waits for the end of its lease
 
 
 class Housekeeper:
@@ -51,14 +51,12 @@ class Housekeeper:
     def __init__(
         self,
         parts: ChildParts,
-        settler: Settler,
+        *,
+        executor: Executor,
         reaper: Reaper,
         shutdown: Shutdown,
-        renewer: LeaseRenewer,
-        returner: ClaimReturner,
-        more_duties: Sequence[Callable[[], None]] = (),
+        mailbox: Mailbox,
     ) -> None:
-        """``more_duties`` are done in every round, so they must be cheap when idle."""
         settings = parts.settings
         self._flush_after_s = settings.flush_after.total_seconds()
         self._give_back_after_s = settings.give_back_after.total_seconds()
@@ -67,22 +65,38 @@ class Housekeeper:
         self._inflight = parts.inflight
         self._slot = parts.slot
         self._identity = parts.identity
-        self._settler = settler
+        self._settler = executor.settler
         self._reaper = reaper
         self._shutdown = shutdown
-        self._renewer = renewer
-        self._returner = returner
-        self._report = CountReport(parts.database)
-        self._duties = (
+        self.renewer = LeaseRenewer(parts)
+        self._returner = ClaimReturner(parts)
+        self._commands = ControlCommands(parts.database, mailbox, self.renewer.renew_soon)
+        self._counts = CountReport(parts.database)
+        self._run_times = RunTimeReport(
+            parts.database,
+            executor.run_times.snapshot,
+            parts.registry,
+            threads=1 + executor.threads.number,
+            async_concurrency=settings.async_concurrency,
+        )
+        self._duties: tuple[Callable[[], None], ...] = (
             self._depart,
             self._reap,
             self._flush,
-            returner.give_back,
+            self._returner.give_back,
             self._run_pending_writes,
-            self._report.write_counts,
-            *more_duties,
-            renewer.renew,
+            self._counts.write_counts,
+            parts.admission.pass_on,
+            executor.fetcher.prepare_statements,
+            self._run_times.report,
+            self._commands.carry_out,
+            executor.async_pool.warn_if_blocked,
+            executor.dependencies.tell,
+            executor.runner.locks.renew,
+            ATTEMPTS.tell,
+            self.renewer.renew,
         )
+        """Done in every round, so they must be cheap when idle."""
         self._reap_at = 0.0
         self._put_off: dict[Callable[[], None], float] = {}
         self._ends = threading.Event()
@@ -99,7 +113,6 @@ class Housekeeper:
         return self._thread.is_alive()
 
     def stop(self, patience_s: float) -> None:
-        """End after the current round."""
         self._ends.set()
         self._inflight.housekeeper_wake.set()
         if self._thread.ident is not None:
@@ -139,7 +152,7 @@ class Housekeeper:
                         return
                     refused.append(duty)
             pause_s = len(refused) * patience_s()
-            if self._renewer.renew in refused:  # a lease, however short, may be asked for thrice
+            if self.renewer.renew in refused:  # a lease, however short, may be asked for thrice
                 pause_s = min(pause_s, self._renew_every_s)
             self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
             nap_s = self.next_nap_s()
@@ -169,7 +182,7 @@ class Housekeeper:
         naps = [
             slow_s - (now - run.since) for run in self._inflight.running() if not run.in_async_pool
         ]
-        naps.append(self._renewer.due_at - now)
+        naps.append(self.renewer.due_at - now)
         longest = ROUND_S if self._inflight.busy else min(IDLE_ROUND_S, slow_s)
         return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
 
@@ -179,12 +192,12 @@ class Housekeeper:
             self._inflight.write_later(
                 lambda connection: heartbeats.leave(connection, self._identity.owner)
             )
-            self._shutdown.leave(self.last_round, lambda: self._report.write_counts(last=True))
+            self._shutdown.leave(self.last_round, lambda: self._counts.write_counts(last=True))
 
     def _reap(self) -> None:
         if time.monotonic() >= self._reap_at:
             self._reap_at = time.monotonic() + REAP_EVERY_S
-            self._reaper.look()
+            self._reaper.reap_dead()
 
     def _flush(self) -> None:
         waited = self._inflight.oldest_finished_s()
@@ -199,7 +212,7 @@ class Housekeeper:
         """
         self._returner.release()
         self._run_pending_writes(most_failed=LAST_WRITES)
-        self._report.write_counts(last=True)
+        self._counts.write_counts(last=True)
 
     def _run_pending_writes(self, most_failed: int = MOST_FAILED_WRITES) -> None:
         """Do what others left to us. A write that waits for a lock goes behind the others."""
@@ -219,8 +232,7 @@ class Housekeeper:
             raise trouble
 
 
-MOST_SHOWN = 100
-"""Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
+MOST_SHOWN = 100  # runs in a heartbeat row, the oldest first; async ones may run in thousands
 
 
 class LeaseRenewer:
@@ -234,8 +246,7 @@ class LeaseRenewer:
         self._database = parts.database
         self._inflight = parts.inflight
         self._queues_shown: tuple[str, ...] = ()
-        self.due_at = 0.0
-        """By ``time.monotonic``."""
+        self.due_at = 0.0  # by ``time.monotonic``
         self.known = threading.Event()
         """Set once the scan can see that this child serves its queues."""
         patience = settings.healthy_for + settings.renew_every
@@ -337,7 +348,7 @@ class ClaimReturner:
             if fence.task_id not in held:
                 self._inflight.drop(fence)
         event = Event.RESCUE if crash else Event.RELEASE
-        tell_returned([item.task for item in items], done, event, wait, crash or VANISHED)
+        report_returned([item.task for item in items], done, event, wait, crash or VANISHED)
 
 
 CONTROL_ACTOR = "remote control"

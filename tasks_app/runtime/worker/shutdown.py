@@ -21,14 +21,13 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.settler import Settler, tell_returned, tell_settled
+from tasks_app.runtime.execution.settler import Settler, report_returned, report_settled
 from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.tracing.tracing import flush_traces
 
 log = quiet_logger(__name__)
 
-COMMITS_S = 0.5
-"""How long a run that is being committed is waited for."""
+COMMITS_S = 0.5  # how long a run that is being committed is waited for
 LONGEST_LEAVE_S = 3.0
 """Then the process ends in any case: tasks that it could not settle are rescued."""
 ALONE_S = 0.5
@@ -49,8 +48,6 @@ class Shutdown:
         self._slot = parts.slot
         self._registry = parts.registry
         self._settler = settler
-        self.commits_s = COMMITS_S
-        self.longest_leave_s = LONGEST_LEAVE_S
         self.end_process: Callable[[int], object] = os._exit
         self.sleep: Callable[[float], object] = time.sleep
         self._drains_since: float | None = None
@@ -97,7 +94,7 @@ class Shutdown:
 
         What was let go comes last: from then on it may start elsewhere, so we end at once.
         """
-        last_call = threading.Timer(self.longest_leave_s, self._end)
+        last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
         last_call.daemon = True
         last_call.start()
         self._inflight.stop()
@@ -121,7 +118,7 @@ class Shutdown:
         self._end()
 
     def _await_commits(self) -> None:
-        ends = time.monotonic() + self.commits_s
+        ends = time.monotonic() + COMMITS_S
         while self._inflight.running() and time.monotonic() < ends:
             self.sleep(0.005)
 
@@ -144,8 +141,8 @@ class Shutdown:
                 max_crashes=self._max_crashes,
                 kind=INTERRUPTED,
             )
-        tell_settled(charged, moved)
-        tell_returned(tasks, back, Event.RESCUE, ALONE_WAIT, INTERRUPTED)
+        report_settled(charged, moved)
+        report_returned(tasks, back, Event.RESCUE, ALONE_WAIT, INTERRUPTED)
 
     def _end(self) -> None:
         """Free the slot first: this death is nobody's fault."""

@@ -93,10 +93,8 @@ def run_work(
 TIDY_AT_MOST = 1_000
 ON_THE_WAY_S = 0.1
 """The look ahead may take so long to reach the database: what is due since then is not missed."""
-DRAIN_NAP_S = 0.1
-"""Between two looks of a child that waits for its siblings' last tasks."""
-SHORTEST_NAP_S = 0.005
-"""Instants that lie closer together are served together."""
+DRAIN_NAP_S = 0.1  # between two looks of a child that waits for its siblings' last tasks
+SHORTEST_NAP_S = 0.005  # instants that lie closer together are served together
 IN_VAIN = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
 of their time. Who has just got one does not rest: it may have been there before its notice."""
@@ -141,7 +139,7 @@ class StandaloneWorker:
         """
         if not drain:
             self.duties.rescuer.let_renew()
-        self.child.threads.start()
+        self.child.executor.threads.start()
         listens = self._settings.hints and not drain
         with Listener(self.child.database, self.notice) if listens else nullcontext():
             self._work(drain=drain)
@@ -155,7 +153,7 @@ class StandaloneWorker:
             taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
-            self.child.executor.run_waiting(self.child.threads.number if taken else 0)
+            self.child.executor.run_waiting(self.child.executor.threads.number if taken else 0)
             if taken:
                 continue
             if drain and self._drained():
@@ -202,7 +200,7 @@ class StandaloneWorker:
         What siblings run may make something due, so no child leaves before the last is over. What
         was rescued or given back may be due again only after some seconds.
         """
-        if not self._inflight.empty or self.child.runs_aside or self._slot.others_run:
+        if not self._inflight.empty or self.child.executor.busy or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
         self._every(self.tidy)

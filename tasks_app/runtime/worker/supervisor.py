@@ -41,18 +41,15 @@ LEAVE_PATIENCE_S = 5.0
 """How long a child may take to let go. One that takes longer never lets its other threads run."""
 _DRAINS = "nothing more starts; what runs may end, and a second signal lets go of it"
 _LEAVES = "letting go of what runs: it goes back"
-POLL_S = 0.05
-"""Between two looks whether a child has ended."""
+POLL_S = 0.05  # between two looks whether a child has ended
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
     """How a worker's processes have ended."""
 
-    status: int
-    """The worst of theirs."""
-    stopped_by: str | None
-    """The signal that asked them to stop; None: they ended by themselves."""
+    status: int  # the worst of theirs
+    stopped_by: str | None  # the signal that asked them to stop; None: they ended by themselves
 
 
 class Place:
@@ -65,8 +62,7 @@ class Place:
         self._stays = stays
         self._pause_s = 0.0
         self._start()
-        self.status: int | None = None
-        """Of the last one, once it needs no replacement."""
+        self.status: int | None = None  # of the last one, once it needs no replacement
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
@@ -188,12 +184,9 @@ def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
 
 
 SILENT_S = 60.0
-STALE_S = 15.0
-"""A child notes every few seconds whether it starves; an older note is ignored."""
-LOOK_EVERY_S = 1.0
-"""How late a child is killed at its hard limit."""
-MOST_NAMED = 20
-"""Tasks in a line of the log; async ones may run in thousands."""
+STALE_S = 15.0  # A child notes every few seconds whether it starves; an older note is ignored
+LOOK_EVERY_S = 1.0  # how late a child is killed at its hard limit
+MOST_NAMED = 20  # tasks in a line of the log; async ones may run in thousands
 
 
 def watch_children(slots: Scoreboard, show: Callable[[str], object], trouble: str = "") -> None:
