@@ -49,7 +49,7 @@ class AsyncPool:
         lock = threading.Lock()
         self._room = threading.Condition(lock)
         self._end_of_all = threading.Condition(lock)
-        self._aboard = 0
+        self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +59,7 @@ class AsyncPool:
     @property
     def free(self) -> int:
         """How many places are free."""
-        return self._places - self._aboard
+        return self._places - self._running
 
     @property
     def share(self) -> int:
@@ -68,7 +68,7 @@ class AsyncPool:
 
     @property
     def busy(self) -> bool:
-        return self._aboard > 0
+        return self._running > 0
 
     def start(self, runs: Sequence[ActiveRun]) -> None:
         """Return at once; the event loop runs them."""
@@ -78,7 +78,7 @@ class AsyncPool:
             with self._room:
                 loop = self._loop or self._begin()
                 loop.call_soon_threadsafe(self._spawn, runs)
-                self._aboard += len(runs)
+                self._running += len(runs)
         except BaseException:  # no thread for the loop, say
             for run in runs:
                 self._leave(run)
@@ -88,19 +88,19 @@ class AsyncPool:
         """Wait until ``wanted`` places are free or nothing runs; return how many are free."""
         with self._room:
             self._room.wait_for(
-                lambda: self._places - self._aboard >= wanted or not self._aboard, patience_s
+                lambda: self._places - self._running >= wanted or not self._running, patience_s
             )
             return self.free
 
     def await_end(self, patience_s: float) -> None:
         """Wait until nothing runs."""
         with self._end_of_all:
-            self._end_of_all.wait_for(lambda: not self._aboard, patience_s)
+            self._end_of_all.wait_for(lambda: not self._running, patience_s)
 
     def warn_if_blocked(self) -> None:
         """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
         loop = self._loop
-        if loop is None or not self._aboard:
+        if loop is None or not self._running:
             self._asked_at = None
         elif self._asked_at is None:
             self._asked_at = time.monotonic()
@@ -164,9 +164,9 @@ class AsyncPool:
             log.error("a run ended by an internal error: %s", type(error).__name__)
         self._leave(run)  # it may not even have begun
         with self._room:
-            self._aboard -= 1
+            self._running -= 1
             self._room.notify_all()
-            if not self._aboard:
+            if not self._running:
                 self._end_of_all.notify_all()
 
 
@@ -197,11 +197,11 @@ class ThreadPool:
         self._carry_out = carry_out
         self._started: list[threading.Thread] = []
         self._room = threading.Condition()
-        self._aboard = 0
+        self._running = 0
 
     @property
     def busy(self) -> bool:
-        return self._aboard > 0
+        return self._running > 0
 
     def start(self) -> None:
         """Start the threads, once; never before a fork."""
@@ -219,13 +219,13 @@ class ThreadPool:
     def await_end(self, patience_s: float) -> None:
         """Wait until one of them has nothing to do."""
         with self._room:
-            if self._aboard == self.number:
+            if self._running == self.number:
                 self._room.wait(patience_s)
 
     def _work(self) -> None:
         while not self._inflight.stopping.is_set():
             with self._room:
-                self._aboard += 1
+                self._running += 1
             run = self._inflight.start_next(self._suits) or self._inflight.start_refused()
             if run is not None:
                 try:
@@ -233,7 +233,7 @@ class ThreadPool:
                 except BaseException as error:  # the thread goes on with others
                     log.error("a run ended by an internal error: %s", type(error).__name__)  # noqa: TRY400
             with self._room:
-                self._aboard -= 1
+                self._running -= 1
                 self._room.notify_all()
             if run is not None:
                 continue

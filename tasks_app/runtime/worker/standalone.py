@@ -95,7 +95,7 @@ ON_THE_WAY_S = 0.1
 """The look ahead may take so long to reach the database: what is due since then is not missed."""
 DRAIN_NAP_S = 0.1  # between two looks of a child that waits for its siblings' last tasks
 SHORTEST_NAP_S = 0.005  # instants that lie closer together are served together
-IN_VAIN = Pace(0.0, 20, 0.1)
+FRUITLESS = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
 of their time. Who has just got one does not rest: it may have been there before its notice."""
 
@@ -124,8 +124,8 @@ class StandaloneWorker:
         self._crowded_since: float | None = None
         self._noticed = False
         self._mark_at = 0.0
-        self._in_vain = Throttle(IN_VAIN)
-        self._rest_s = 0.0
+        self._fruitless = Throttle(FRUITLESS)
+        self._pause_s = 0.0
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
@@ -178,9 +178,9 @@ class StandaloneWorker:
             return None
         self._crowded_since = None
         if taken:
-            self._in_vain.forget()
+            self._fruitless.forget()
         elif noticed:
-            self._rest_s = self._in_vain.rest_after(time.monotonic() - self._claimed_at)
+            self._pause_s = self._fruitless.rest_after(time.monotonic() - self._claimed_at)
         return taken
 
     def _is_hopeless(self, error: SQLAlchemyError) -> bool:
@@ -225,10 +225,10 @@ class StandaloneWorker:
                 near = self._upcoming(self._settings.scan_interval.total_seconds())
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
-            rest_s, self._rest_s = min(self._rest_s, interval), 0.0
-            if self._inflight.stopping.wait(rest_s):
+            pause_s, self._pause_s = min(self._pause_s, interval), 0.0
+            if self._inflight.stopping.wait(pause_s):
                 return
-            interval -= rest_s
+            interval -= pause_s
         self._inflight.claimer_wake.wait(interval)
         self._inflight.claimer_wake.clear()
 

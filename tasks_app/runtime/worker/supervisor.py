@@ -111,7 +111,7 @@ def supervise(
     liveness = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
     remove_abandoned()
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
-    asked, told = heed_signals(slots), 0
+    asked, logged = heed_signals(slots), 0
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
         look_at, leaves_at = 0.0, float("inf")
@@ -120,7 +120,7 @@ def supervise(
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 watch_children(slots, liveness.beat)
-            told = _tell(asked, told, slots.stage)
+            logged = _log_signal(asked, logged, slots.stage)
             if stay and any(place.status for place in places):
                 slots.drain()
             if slots.stage is Stage.LEAVES:
@@ -136,11 +136,11 @@ def supervise(
         liveness.end()
 
 
-def _tell(asked: Sequence[int], told: int, stage: Stage) -> int:
-    """Say what a new signal leads to; return how many have come."""
-    if len(asked) > told:
-        said = _LEAVES if stage is Stage.LEAVES else _DRAINS
-        log.warning("%s: %s", signal.Signals(asked[-1]).name, said)
+def _log_signal(asked: Sequence[int], logged: int, stage: Stage) -> int:
+    """Log what a new signal leads to; return how many have come."""
+    if len(asked) > logged:
+        news = _LEAVES if stage is Stage.LEAVES else _DRAINS
+        log.warning("%s: %s", signal.Signals(asked[-1]).name, news)
     return len(asked)
 
 
