@@ -68,7 +68,6 @@ class RunTimes:
             self._news()
 
     def is_fast(self, name: str) -> bool:
-        """Whether runs of this name are known to be short."""
         return self._of_name.get(name, FAST_S) < FAST_S
 
     def next_group(self, most: int) -> int:

@@ -42,7 +42,6 @@ class Scoreboard:
 
     @property
     def stage(self) -> Stage:
-        """How far the worker is in its shutdown."""
         return Stage(self._map[STAGE_AT])
 
     @property
@@ -55,7 +54,6 @@ class Scoreboard:
         self._map[STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
-        """Tell the children to let go of what they run, and to end."""
         self._map[STAGE_AT] = Stage.LEAVES
 
     @property
@@ -64,7 +62,6 @@ class Scoreboard:
         return self._map[REPORTING_AT] != 0
 
     def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
-        """Tell the children whether to write events."""
         self._map[REPORTING_AT] = wanted
 
     @property
@@ -164,12 +161,10 @@ class Slot:
 
     @property
     def others_run(self) -> bool:
-        """Whether a sibling that lives has a task in hand."""
         others = (view for view in self._file.occupied() if view.index != self._index)
         return any((view.running or view.untold) and not view.dead for view in others)
 
     def message(self, *, in_hand: bool) -> None:
-        """Say that a message comes into this thread's hands, or is over."""
         with self._lock:
             self._messages += 1 if in_hand else -1
             self._write()

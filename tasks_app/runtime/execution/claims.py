@@ -132,7 +132,6 @@ class Fetcher:
         self._prepared = True
 
     def claim(self, ids: Sequence[int]) -> list[ClaimedTask] | None:
-        """Claim those that are there to take; None: the database did not answer."""
         try:
             return self._claimant.claim(lambda token: self._by_id(ids, token))
         except SQLAlchemyError:
@@ -197,7 +196,6 @@ class Poller:
         self.backoffs = {kind: EmptyPollBackoff(parts.paces.empty) for kind in self.kinds}
 
     def begin_at_the_front(self) -> None:
-        """Let the next claims read all that is due."""
         self._passes.clear()
 
     def claim(
@@ -277,7 +275,6 @@ class Poller:
         return taken
 
     def _of_gates(self, queues: Sequence[str], most: int, claimer: Claimer) -> int:
-        """Claim those at the front that gates stand before; return how many."""
 
         def ask(token: UUID) -> list[ClaimedTask]:
             with self._database.single() as connection:

@@ -225,7 +225,6 @@ class Completion:
         report_returned([task], {task.task_id: state}, Event.RELEASE, self._park_for)
 
     def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
-        """End a run in which something of ours broke."""
         kind = type(error).__name__  # its text may be the handler's, and hold anything
         log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
         if self._inflight.is_running(task.fence):  # else it would be renewed, and RUNNING, for ever
@@ -283,7 +282,6 @@ class FailurePolicy:
             return has_lock_timeout(connection)
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
-        """Decide about what came out of a handler, whose transaction was rolled back."""
         if is_lost(error) and _is_unjudged(task, error):
             return _lost(task, error)
         if isinstance(error, Retry) and error.payload is not None:

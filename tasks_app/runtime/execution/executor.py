@@ -112,7 +112,6 @@ class Executor:
             self._slot.message(in_hand=False)
 
     def _claim_and_run(self, ids: list[int]) -> bool:
-        """Return whether there was something to claim."""
         claimed_any = False
         while ids and not self._inflight.gave_back:
             self.runner.stop_if_due()
@@ -144,7 +143,6 @@ class Executor:
         return claimed_any
 
     def _group(self, wanted: int) -> int:
-        """Return how many to claim next; 0: the async pool has no room just now."""
         if self._async_lately:
             room = self.async_pool.await_room(min(wanted, self.async_pool.share), ROOM_PATIENCE_S)
             return min(room, self._most)

@@ -41,8 +41,6 @@ class ClaimState(StrEnum):
 
 
 class ClaimEvent(StrEnum):
-    """What can happen to a claim in this process."""
-
     START = "start"
     COMMIT = "commit"
     RUN_AGAIN = "run again"
@@ -84,8 +82,6 @@ thread was faster."""
 
 @dataclass(slots=True, eq=False)
 class HeldClaim:
-    """One claim, and what its state needs."""
-
     task: ClaimedTask
     held_until: float  # by ``time.monotonic``: its lease does not end before, as far as is known
     state: ClaimState = WAITING
@@ -160,7 +156,6 @@ class InFlight:
     # What the threads that run tasks call, in the order of a run
 
     def receive(self, tasks: Sequence[ClaimedTask], held_until: float = inf) -> None:
-        """Put fresh claims in flight, whose leases are not over before that."""
         with self._mutex:
             waiting = self._in[WAITING]
             for task in tasks:
@@ -270,7 +265,6 @@ class InFlight:
         return self._happens(fence, COMMIT)
 
     def run_again(self, fence: Fence) -> bool:
-        """Announce that a run is rolled back, and its handler is called again."""
         return self._happens(fence, RUN_AGAIN)
 
     def _happens(self, fence: Fence, event: ClaimEvent) -> bool:
@@ -342,7 +336,6 @@ class InFlight:
                 self._first_finished_at = time.monotonic() + seconds
 
     def amend(self, settlement: Settlement) -> None:
-        """Keep this in the place of the outcome that is to be written."""
         with self._mutex:
             claim = self._claims.get(settlement.fence)
             if claim is not None and claim.state is FINISHED:
@@ -415,7 +408,6 @@ class InFlight:
                         claim.run.held_until = claim.held_until
 
     def cancel(self, task_ids: frozenset[int]) -> None:
-        """Tell running tasks that somebody wants them to stop."""
         for run in self.running():
             if run.task.task_id in task_ids:
                 run.cancelled = True
@@ -431,7 +423,6 @@ class InFlight:
                 self.return_unended(run)
 
     def oldest_finished_s(self) -> float | None:
-        """Return how long the oldest outcome has waited, or None without any."""
         with self._mutex:
             first = self._first_finished_at
             return None if first is None else time.monotonic() - first
@@ -490,7 +481,6 @@ class InFlight:
         self.housekeeper_wake.set()
 
     def take_all_back(self) -> None:
-        """Give back all that waits to start or to be written alone, because the child stops."""
         with self._mutex:
             self._return(list(self._in[REFUSED]))
             self._return_waiting()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -126,7 +126,6 @@ class Invocation:
         return succeeded(task, result, run_ms, run.since, is_kept=run.is_kept)
 
     async def close(self) -> None:
-        """Close the event loop's connections; to be awaited in that loop."""
         await self._async.close()
 
     def _arguments(
@@ -326,10 +325,6 @@ STORED = (TOKEN_BEGIN, LARGE)  # payloads that may be encrypted begin so
 _ERASED = "The payload was erased, so the task cannot run."
 
 
-class _EncryptedRun(Protocol):
-    task: ClaimedTask
-
-
 class Secrecy:
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
@@ -356,7 +351,7 @@ class Secrecy:
             raise MissingKeyError(None)
         return secret
 
-    def payload(self, run: _EncryptedRun, text: str) -> str:
+    def payload(self, run: ActiveRun, text: str) -> str:
         """Return the payload of a run, JSON text, as the handler is to have it.
 
         Raises:

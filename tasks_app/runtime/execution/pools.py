@@ -58,7 +58,6 @@ class AsyncPool:
 
     @property
     def free(self) -> int:
-        """How many places are free."""
         return self._places - self._running
 
     @property
@@ -71,7 +70,6 @@ class AsyncPool:
         return self._running > 0
 
     def start(self, runs: Sequence[ActiveRun]) -> None:
-        """Return at once; the event loop runs them."""
         if not runs:
             return
         try:
@@ -93,7 +91,6 @@ class AsyncPool:
             return self.free
 
     def await_end(self, patience_s: float) -> None:
-        """Wait until nothing runs."""
         with self._end_of_all:
             self._end_of_all.wait_for(lambda: not self._running, patience_s)
 
@@ -217,7 +214,6 @@ class ThreadPool:
             thread.join(patience_s)
 
     def await_end(self, patience_s: float) -> None:
-        """Wait until one of them has nothing to do."""
         with self._room:
             if self._running == self.number:
                 self._room.wait(patience_s)

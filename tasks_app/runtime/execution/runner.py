@@ -91,7 +91,6 @@ class Runner:
             self._inflight.return_unended(run)
 
     def _start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
-        """Announce a run, before its payload is touched."""
         announced = run.task.run
         self._slot.start(announced, hard_timeout_s)
         run.hard_timeout_s = hard_timeout_s
@@ -108,7 +107,6 @@ class Runner:
         return announced
 
     def _learn(self, run: ActiveRun, at_once: int = 1) -> None:
-        """Learn the time of a run that is over; ``at_once`` runs shared it."""
         self._run_times.learn(run.task.name, (time.monotonic() - run.since) / at_once)
 
     def stop_if_due(self) -> None:

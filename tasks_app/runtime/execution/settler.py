@@ -304,7 +304,6 @@ class Settler:
     def _heed(
         self, group: Sequence[Settlement], ended: Sequence[Exception | None]
     ) -> list[Settlement]:
-        """Do what the answers say; return those that were not tried."""
         again, answered, states = list[Settlement](), list[Settlement](), dict[int, State]()
         for settlement, error in zip(group, ended, strict=True):
             if isinstance(error, NotTriedError):
@@ -331,12 +330,10 @@ class Settler:
 
 
 def count_stale(task: ClaimedTask) -> None:
-    """Count a write that was refused, as the lease was lost."""
     TASK_COUNTS.happened(CountedOutcome.STALE, name=task.name, queue=task.queue)
 
 
 def report_lost(settlement: Settlement) -> None:
-    """Log and count an outcome that was not written, as the lease was lost."""
     if settlement.unsure:
         log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
         return
@@ -385,7 +382,6 @@ def report_returned(
     wait: timedelta = timedelta(0),
     why: str = VANISHED,
 ) -> None:
-    """Count and tell of the claims among these that came back without an outcome."""
     TASK_COUNTS.returned(tasks, states, event)
     HOOKS.tell(
         of_return(task, states[task.task_id], event, wait, why)

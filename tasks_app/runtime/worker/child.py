@@ -146,7 +146,6 @@ class Child:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def await_runs(self) -> None:
-        """Wait until threads and event loop have ended what they run."""
         self.executor.threads.join()
         async_pool = self.executor.async_pool
         while async_pool.busy:

@@ -26,8 +26,6 @@ class Do(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlCommand:
-    """What somebody asks of the pool."""
-
     do: Do
     ids: tuple[int, ...] = ()
     queue: str = ""
@@ -43,11 +41,9 @@ class Mailbox:
 
     @classmethod
     def beside(cls, slots: Path) -> Mailbox:
-        """Return the mailbox of the worker with these slots."""
         return cls(slots.with_name("commands"))
 
     def leave(self, command: ControlCommand) -> None:
-        """Put a command in, whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         name = uuid4().hex
         draft = self._folder / f"draft-{name}"
@@ -79,5 +75,4 @@ class Mailbox:
         taken.unlink(missing_ok=True)
 
     def put_back(self, taken: Path) -> None:
-        """Leave a command to the next look, of this child or another."""
         taken.rename(taken.with_name(taken.name.replace(_TAKEN, _WAITS)))

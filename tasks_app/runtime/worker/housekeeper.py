@@ -310,7 +310,6 @@ class ClaimReturner:
         self._inflight = parts.inflight
 
     def give_back(self) -> None:
-        """Take back what waits behind slow tasks, and release what is on its way back."""
         self._inflight.take_back(self._give_back_after_s)
         self.release()
 

@@ -70,7 +70,6 @@ class Shutdown:
 
     @property
     def due(self) -> bool:
-        """Whether what still runs is to be let go."""
         return self._inflight.busy and (
             self._slot.stage is Stage.LEAVES
             or _is_over(self._drains_since, self._grace_s)

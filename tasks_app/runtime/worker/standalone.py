@@ -101,8 +101,6 @@ of their time. Who has just got one does not rest: it may have been there before
 
 
 class StandaloneWorker:
-    """Claims for one child until it stops or the pool is drained."""
-
     def __init__(
         self,
         settings: Settings,

@@ -30,8 +30,6 @@ FRONT = 10  # tasks at the front of each queue that are looked at for one that n
 
 @dataclass(frozen=True, slots=True)
 class StandbyTiming:
-    """How often a standby looks."""
-
     look_every_s: float = 1.0
     first_look_within_s: float = 0.25  # so that children that start together do not ask together
     longest_nap_s: float = 5.0  # while another process leads
@@ -67,7 +65,6 @@ class Standby:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop standing in, and give the lease back."""
         self._child.inflight.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
@@ -82,7 +79,6 @@ class Standby:
         self._leader.duties.stop()
 
     def _look(self) -> float:
-        """Lead if nobody does; return the seconds until the next look."""
         jitter = self._rng.uniform(0.75, 1.25)
         try:
             self._feel_hunger()

@@ -46,8 +46,6 @@ POLL_S = 0.05  # between two looks whether a child has ended
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How a worker's processes have ended."""
-
     status: int  # the worst of theirs
     stopped_by: str | None  # the signal that asked them to stop; None: they ended by themselves
 
@@ -137,7 +135,6 @@ def supervise(
 
 
 def _log_signal(asked: Sequence[int], logged: int, stage: Stage) -> int:
-    """Log what a new signal leads to; return how many have come."""
     if len(asked) > logged:
         news = _LEAVES if stage is Stage.LEAVES else _DRAINS
         log.warning("%s: %s", signal.Signals(asked[-1]).name, news)
