@@ -253,7 +253,7 @@ class InFlight:
         claim = self._claims.get(settlement[0])
         if claim is None or not self._move(claim, COLLECT):
             return
-        claim.settlement = settlement
+        claim.settlement, claim.run = settlement, None  # each run kept would cost the collector
         if not self._for_threads:
             self.claimer_wake.set()
         if self._first_finished_at is None:
