@@ -48,7 +48,7 @@ PLACES: dict[str, str] = {
     "release.committed": "tasks_app.runtime.worker.housekeeper:ClaimReturner.release",
     "message.ended": "tasks_app.runtime.execution.in_flight:InFlight.close_message",
     "reap.before": "tasks_app.runtime.worker.reaper:claims_of",
-    "reap.committed": "tasks_app.runtime.worker.reaper:Reaper.look",
+    "reap.committed": "tasks_app.runtime.worker.reaper:Reaper.reap_dead",
     "rescue.before": "tasks_app.runtime.leader.rescuer:rescue_expired",
     "rescue.committed": "tasks_app.runtime.leader.rescuer:Rescuer.run_once",
     "sweep.before": "tasks_app.runtime.scan:sweep",

@@ -82,7 +82,7 @@ def install_signal_handlers(child: Child) -> None:
     def handle(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
         """Take no lock and write no log: this runs between any two steps of the main thread."""
         if child.in_hand:
-            child.inflight.asked_at = time.monotonic()
+            child.inflight.stop_requested_at = time.monotonic()
         else:
             theirs(number, frame)
 

@@ -17,10 +17,8 @@ HOLD_S = 0.2
 """How much work one claim may take on: the longest that its last task waits for the others."""
 GROWTH = 4
 """A group is at most this many times the one before: a few fast tasks say little about others."""
-_WEIGHT = 0.2
-"""Of the newest run in the moving average: ten fast runs make up for a slow one."""
-FEW_RUNS = 5
-"""A name is known after this many runs: the first ones connect, compile and import."""
+_WEIGHT = 0.2  # of the newest run in the moving average: ten fast runs make up for a slow one
+FEW_RUNS = 5  # A name is known after this many runs: the first ones connect, compile and import
 MOST_NAMES = 10_000
 
 
@@ -30,10 +28,8 @@ class RunTimes:
     def __init__(self, news: Callable[[], object] = lambda: None) -> None:
         """``news`` is called when a name enters the snapshot."""
         self._news = news
-        self.fast_s = FAST_S
         self._of_name: dict[str, float] = {}
-        self._young: dict[str, int] = {}
-        """How often names ran that are not known yet."""
+        self._young: dict[str, int] = {}  # how often names ran that are not known yet
         self._lately_s: float | None = None
         self._group = 1
 
@@ -41,7 +37,7 @@ class RunTimes:
         known = self._of_name.get(name)
         if known is None:
             self._meet(name, seconds)
-        elif self._young and name in self._young and not known < self.fast_s <= seconds:
+        elif self._young and name in self._young and not known < FAST_S <= seconds:
             self._grow(name, min(known, seconds))
         else:
             self._of_name[name] = known + _WEIGHT * (seconds - known)
@@ -56,7 +52,7 @@ class RunTimes:
             self._young.clear()
         self._of_name[name] = seconds
         self._young[name] = 1
-        if seconds >= self.fast_s:
+        if seconds >= FAST_S:
             self._news()
 
     def _grow(self, name: str, shortest_s: float) -> None:
@@ -72,8 +68,7 @@ class RunTimes:
             self._news()
 
     def is_fast(self, name: str) -> bool:
-        """Whether runs of this name are known to be short."""
-        return self._of_name.get(name, self.fast_s) < self.fast_s
+        return self._of_name.get(name, FAST_S) < FAST_S
 
     def next_group(self, most: int) -> int:
         """Return how many tasks to claim next: 1 .. ``most``, by all names' runs lately."""
@@ -89,23 +84,18 @@ class RunTimes:
         return {
             name: seconds
             for name, seconds in list(self._of_name.items())
-            if seconds >= self.fast_s or name not in young
+            if seconds >= FAST_S or name not in young
         }
 
 
 REPORT_EVERY_S = 10.0
-NEWS = 1.2
-"""What changed by less than this factor is not worth a write."""
-GREAT_NEWS = 2.0
-"""What changed by more is written soon: the first run of a name often takes long."""
-NEVER_HEARD = float("inf")
-"""A name that nobody has run is told at once."""
-PAUSE_S = 0.3
-"""Between two writes; on a busy machine the run times of fast tasks vary much."""
+NEWS = 1.2  # what changed by less than this factor is not worth a write
+GREAT_NEWS = 2.0  # what changed by more is written soon: the first run of a name often takes long
+NEVER_HEARD = float("inf")  # A name that nobody has run is told at once
+PAUSE_S = 0.3  # between two writes; on a busy machine the run times of fast tasks vary much
 GREATEST_NEWS = 10.0
 """What changed by more does not wait for it: a first run that had to connect, say."""
-FASTEST_S = 0.0002
-"""Faster makes no difference: the largest messages of such tasks are still short."""
+FASTEST_S = 0.0002  # faster makes no difference: the largest messages of such tasks are still short
 
 
 class RunTimeReport:
@@ -130,7 +120,7 @@ class RunTimeReport:
         self._told: dict[str, float] = {}
         self._look_at = self._told_at = 0.0
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Write what is news.
 
         Raises:

@@ -42,7 +42,6 @@ class Scoreboard:
 
     @property
     def stage(self) -> Stage:
-        """How far the worker is in its shutdown."""
         return Stage(self._map[STAGE_AT])
 
     @property
@@ -55,7 +54,6 @@ class Scoreboard:
         self._map[STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
-        """Tell the children to let go of what they run, and to end."""
         self._map[STAGE_AT] = Stage.LEAVES
 
     @property
@@ -64,7 +62,6 @@ class Scoreboard:
         return self._map[REPORTING_AT] != 0
 
     def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
-        """Tell the children whether to write events."""
         self._map[REPORTING_AT] = wanted
 
     @property
@@ -122,10 +119,8 @@ class Stage(IntEnum):
     """How far a worker is in its shutdown. It only rises."""
 
     RUNS = 0
-    DRAINS = 1
-    """Nothing more starts; what runs may end."""
-    LEAVES = 2
-    """What still runs is let go."""
+    DRAINS = 1  # nothing more starts; what runs may end
+    LEAVES = 2  # what still runs is let go
 
 
 class Slot:
@@ -166,12 +161,10 @@ class Slot:
 
     @property
     def others_run(self) -> bool:
-        """Whether a sibling that lives has a task in hand."""
         others = (view for view in self._file.occupied() if view.index != self._index)
         return any((view.running or view.untold) and not view.dead for view in others)
 
     def message(self, *, in_hand: bool) -> None:
-        """Say that a message comes into this thread's hands, or is over."""
         with self._lock:
             self._messages += 1 if in_hand else -1
             self._write()
@@ -260,16 +253,14 @@ class Slot:
 
 
 SLOTS = 256
-MOST_RUNS = 10_240
-"""Runs that one child's list has room for; of more it tells how many."""
+MOST_RUNS = 10_240  # runs that one child's list has room for; of more it tells how many
 _HEAD = struct.Struct("=q d 160s d d q q q")
 _RUN = struct.Struct("=q q d d")
 _HEAD_SIZE = 256
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 """Of all records at once: most are free, and the parent looks often."""
 _KILL = struct.Struct("=q d")
-_KILL_AT = _HEAD_SIZE - _KILL.size
-"""In a head's unused end, which its child does not write."""
+_KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
 STAGE_AT, REPORTING_AT, TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
 _TIDY = struct.Struct("=d")
@@ -285,18 +276,13 @@ class SlotView:
     pid: int
     born: float
     owner: str
-    messages: int
-    """How many are in hand; in a pool of threads there may be several."""
-    since: float
-    """When the first of ``running`` started; 0: nothing runs."""
-    kill_at: float
-    """When the parent shall kill the child; 0: never."""
+    messages: int  # how many are in hand; in a pool of threads there may be several
+    since: float  # when the first of ``running`` started; 0: nothing runs
+    kill_at: float  # when the parent shall kill the child; 0: never
     beat: float
-    hungry: float
-    """When it was last seen idle while tasks were due that nobody took; 0: it was not."""
+    hungry: float  # when it was last seen idle while tasks were due that nobody took; 0: it was not
     running: tuple[Run, ...]
-    untold: int = 0
-    """How many more run than the list has room for."""
+    untold: int = 0  # how many more run than the list has room for
     limits: tuple[tuple[float, float], ...] = ()
     """Of each of ``running``: since when, and until when it may run."""
     killed: float = 0.0
@@ -387,8 +373,7 @@ def read_tidy_at(memory: memoryview) -> float:
     return instant
 
 
-SLOTS_VARIABLE = "TASKS_APP_SLOTS"
-"""Where a parent tells its children the path of their slot file."""
+SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # where a parent tells its children the path of their slot file
 _PRIVATE = 0o700
 
 

@@ -110,8 +110,8 @@ class Bench:
             part, _, name = path.rpartition(".")
             assert hasattr(attrgetter(part)(child), name), path
             setattr(attrgetter(part)(child), name, value)
-        while together and child.run_times.next_group(10) < 10:
-            child.run_times.learn("before the test", HOLD_S / 10)
+        while together and child.executor.run_times.next_group(10) < 10:
+            child.executor.run_times.learn("before the test", HOLD_S / 10)
         if start:
             child.start()
         return child

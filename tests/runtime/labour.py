@@ -107,7 +107,7 @@ class Labour:
     def _consume(self) -> None:
         self.child.execute([self.dawdler, *self.behind])  # together, whatever beat publishes
         while not self._over.is_set():
-            self.child.renewer.renew_soon()
+            self.child.housekeeper.renewer.renew_soon()
             if self.memory.messages:
                 self.child.execute(self.memory.messages.pop(0).ids, wake=True)
             self._over.wait(0.005)

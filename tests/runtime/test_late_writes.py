@@ -912,13 +912,13 @@ def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> Non
     declare(bench, "row", writes_one)
     ids = [bench.create() for _ in range(5)]
     child = warm(bench.child(give_back_after=60))
-    known = child.settler.flush
+    known = child.executor.settler.flush
 
     def flush() -> bool:
         bench.sql(RETAKEN, id=ids[2])
         return known()
 
-    child.settler.flush = flush  # type: ignore[method-assign]
+    child.executor.settler.flush = flush  # type: ignore[method-assign]
     child.execute(ids)
     until(lambda: child.inflight.empty)
     child.stop()

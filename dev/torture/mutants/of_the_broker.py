@@ -55,7 +55,7 @@ BROKER = (
         "short tasks know no default limit",
         "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
         "tasks_app/runtime/execution/runner.py",
-        "or tools.limits.limit_s(spec))",
+        "or limits.limit_s(spec))",
         "or spec.timeout)",
         "tests/runtime/execution/test_short_tasks.py::test_a_limit_for_all_holds_within_a_row",
     ),

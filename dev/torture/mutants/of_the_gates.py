@@ -191,8 +191,8 @@ GATES = (
     mutant(
         "a breaker that hears of failures once a second",
         "A failed call is reported before its thread makes the next one.",
-        "tasks_app/runtime/execution/runner.py",
-        "if spec.depends_on is not None:",
+        "tasks_app/runtime/execution/completion.py",
+        "if end.spec.depends_on is not None:",
         "if False:",
         f"{OUTAGES}few_more_calls_go_out_than_its_threshold",
     ),
@@ -208,8 +208,8 @@ GATES = (
         "a breaker past which claimed tasks go",
         "What was claimed before a breaker opened goes back.",
         "tasks_app/runtime/execution/in_flight.py",
-        "for task in self._waiting.take_named(names):",
-        "for task in self._waiting.take_named(()):",
+        "if c.task.name in names])",
+        "if c.task.name in ()])",
         f"{OUTAGES}what_was_claimed_before_it_opened_is_given_back",
     ),
     mutant(
@@ -307,7 +307,7 @@ GATES = (
         "a nap that nothing ends",
         "The end of a run ends the nap of who claims from the pool.",
         "tasks_app/runtime/worker/standalone.py",
-        "self._inflight.stirred.wait(interval)",
+        "self._inflight.claimer_wake.wait(interval)",
         "self._inflight.stopping.wait(interval)",
         "tests/runtime/worker/test_standalone.py::"
         "test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan",

@@ -21,7 +21,7 @@ NOTICES = (
         "notices: a nap",
         "A notice ends the nap of an idle worker.",
         "tasks_app/runtime/worker/standalone.py",
-        "            self._noticed = True\n            self._inflight.stirred.set()\n",
+        "            self._noticed = True\n            self._inflight.claimer_wake.set()\n",
         "            self._noticed = True\n",
         f"{STANDALONE}test_a_notice_ends_the_nap",
     ),

@@ -43,7 +43,7 @@ RUNTIME = (
         "a lane that breaks keeps its run",
         "Whoever carries out a run leaves it, by whatever way.",
         "tasks_app/runtime/execution/runner.py",
-        "self._inflight.leave(run)",
+        "self._inflight.return_unended(run)",
         "pass",
         "tests/runtime/execution/test_thread_pool.py::"
         "test_whichever_way_a_run_is_left_it_ends_or_goes_back",
@@ -78,7 +78,7 @@ RUNTIME = (
         "a flood of stale messages",
         "While messages bring nothing to do, a child looks by itself what its queue has.",
         "tasks_app/runtime/execution/executor.py",
-        "published=wake and brought",
+        "published=wake and claimed_any",
         "published=wake",
         "tests/runtime/execution/test_looking_around.py::"
         "test_messages_whose_tasks_are_done_keep_nobody_waiting",
@@ -87,7 +87,7 @@ RUNTIME = (
         "a message at the wrong address",
         "What only other workers of the queue know is passed on to them.",
         "tasks_app/runtime/execution/executor.py",
-        "self._passing_on.look(group)",
+        "self._passing_on.pass_on_unknown(group)",
         "pass",
         "tests/runtime/inflight/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
@@ -153,22 +153,22 @@ RUNTIME = (
         "the runner catches Exception only",
         "Whatever a handler raises is an outcome, SystemExit too.",
         RUNNER,
-        "        except BaseException as error:\n            ended, untried",
-        "        except Exception as error:\n            ended, untried",
+        "    except BaseException as error:\n                    self._completion.end_w",
+        "    except Exception as error:\n                    self._completion.end_w",
         "tests/runtime/test_hostile.py::test_whatever_is_raised_is_recorded_and_the_next_task_runs",
         also=(
             Change(
                 RUNNER,
-                "        except BaseException as error:\n            self._completion.give_up",
-                "        except Exception as error:\n            self._completion.give_up",
+                "    except BaseException as error:\n                self._completion.give_up",
+                "    except Exception as error:\n                self._completion.give_up",
             ),
         ),
     ),
     mutant(
         "at_most_once outcomes are collected",
         "The slot names it until its settle is answered: else a death runs it again.",
-        RUNNER,
-        "elif settlement.event is Event.SUCCEED and not task.at_most_once:",
+        "tasks_app/runtime/execution/completion.py",
+        "elif settlement.event is Event.SUCCEED and not run.task.at_most_once:",
         "elif settlement.event is Event.SUCCEED:",
         "tests/runtime/test_outcomes.py::TestAtMostOnce::"
         "test_the_slot_names_it_until_its_outcome_is_answered",
@@ -177,11 +177,10 @@ RUNTIME = (
         "the slot is written after decoding",
         "Whose fault a death is must be known before the payload is touched.",
         RUNNER,
-        "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
-        "            lane = self._invocation.lane(spec)\n"
-        "            self._invocation._arguments(run, spec, lane, context)\n"
-        "            self._slot.start(run.task.run, 0.0)\n"
-        "            said = run.said(self._invocation.make(run, spec, context, limit))\n",
+        "                        returned = run.said(self._invocation.make(",
+        "                        self._invocation._arguments(run, spec, lane, context)\n"
+        "                        self._slot.start(run.task.run, 0.0)\n"
+        "                        returned = run.said(self._invocation.make(",
         "tests/runtime/test_outcomes.py::TestPayload::"
         "test_the_slot_names_a_task_before_its_payload_is_read",
         also=(

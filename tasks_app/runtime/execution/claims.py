@@ -111,11 +111,8 @@ class Fetcher:
         self._database = parts.database
         self._admission = parts.admission
         self._claimant = claimant
-        self.hindered_s = HINDERED_S
-        self.hindered_until = 0.0
-        """Until then, by ``time.monotonic``, the short claim is left out."""
-        self._gated = False
-        """Gates stood before the tasks that the last long claim took."""
+        self.hindered_until = 0.0  # until then, by ``time.monotonic``, the short claim is left out
+        self._gated = False  # gates stood before the tasks that the last long claim took
         self._prepared = False
 
     def prepare_statements(self) -> None:
@@ -135,7 +132,6 @@ class Fetcher:
         self._prepared = True
 
     def claim(self, ids: Sequence[int]) -> list[ClaimedTask] | None:
-        """Claim those that are there to take; None: the database did not answer."""
         try:
             return self._claimant.claim(lambda token: self._by_id(ids, token))
         except SQLAlchemyError:
@@ -160,7 +156,7 @@ class Fetcher:
         if not claimed:
             claimed = self._the_long_way(ids, token)
             if claimed:
-                self.hindered_until = now + self.hindered_s
+                self.hindered_until = now + HINDERED_S
         return claimed
 
     def _the_long_way(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
@@ -178,8 +174,7 @@ class Fetcher:
 
 
 NEXT_TIME = float("inf")
-FAIR_S = 1.0
-"""How long it remembers which queues are fair."""
+FAIR_S = 1.0  # how long it remembers which queues are fair
 
 
 class Poller:
@@ -201,11 +196,10 @@ class Poller:
         self.backoffs = {kind: EmptyPollBackoff(parts.paces.empty) for kind in self.kinds}
 
     def begin_at_the_front(self) -> None:
-        """Let the next claims read all that is due."""
         self._passes.clear()
 
     def claim(
-        self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool = True
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, exclusive: bool = True
     ) -> int:
         """Claim due tasks; return how many.
 
@@ -214,32 +208,34 @@ class Poller:
         """
         self._admission.pass_on()
         began = time.monotonic()
-        taken = self._of_queues(queues, most, claimer, lonely=lonely)
+        taken = self._of_queues(queues, most, claimer, exclusive=exclusive)
         self.backoffs[claimer].looked(began, found=taken)
         return taken
 
     def _of_queues(
-        self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, exclusive: bool
     ) -> int:
         fair = self._fair_among(queues)
         if not fair:
-            return self._by_age(queues, most, claimer, lonely=lonely)
+            return self._by_age(queues, most, claimer, exclusive=exclusive)
         taken, self._turn = 0, self._turn + 1
         plain = [queue for queue in queues if queue not in fair]
-        kinds = [plain, *([queue] for queue in sorted(fair))] if lonely else [plain]
+        kinds = [plain, *([queue] for queue in sorted(fair))] if exclusive else [plain]
         kinds = [some for some in kinds if some]
         for place in range(len(kinds)):  # each is first in its turn, and gets half of what is left
             some = kinds[(self._turn + place) % len(kinds)]
             room = most - taken if place == len(kinds) - 1 else (most - taken + 1) // 2
             if room and some is plain:
-                taken += self._by_age(some, room, claimer, lonely=lonely)
+                taken += self._by_age(some, room, claimer, exclusive=exclusive)
             elif room:
                 taken += self._of_shares(some[0], room, claimer)
         return taken
 
-    def _by_age(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
-        if not lonely:
-            return self._ungated(queues, most, claimer, lonely=False)
+    def _by_age(
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, exclusive: bool
+    ) -> int:
+        if not exclusive:
+            return self._ungated(queues, most, claimer, exclusive=False)
         names, now = claimer.names, time.monotonic()
         turn = self._gates_at.get(names, 0.0) <= now
         claimed = self._of_gates(queues, most, claimer) if turn else 0
@@ -249,11 +245,13 @@ class Poller:
             return claimed
         if self._gates_at[names] == NEXT_TIME:
             self._gates_at[names] = 0.0
-        claimed = self._ungated(queues, most, claimer, lonely=True)
+        claimed = self._ungated(queues, most, claimer, exclusive=True)
         return claimed or (0 if turn else self._of_gates(queues, most, claimer))
 
-    def _ungated(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
-        passes = self._passes[claimer.names, lonely, tuple(queues)]
+    def _ungated(
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, exclusive: bool
+    ) -> int:
+        passes = self._passes[claimer.names, exclusive, tuple(queues)]
         goes_on, taken = True, 0
         while goes_on and not taken:
             began = time.monotonic()
@@ -267,7 +265,7 @@ class Poller:
                         most,
                         claimer,
                         token,
-                        lonely=lonely,
+                        lonely=exclusive,
                         within=within,
                         places=passes.places,
                     )
@@ -277,7 +275,6 @@ class Poller:
         return taken
 
     def _of_gates(self, queues: Sequence[str], most: int, claimer: Claimer) -> int:
-        """Claim those at the front that gates stand before; return how many."""
 
         def ask(token: UUID) -> list[ClaimedTask]:
             with self._database.single() as connection:
@@ -313,8 +310,7 @@ class Poller:
         return self._fair & set(queues)
 
 
-PASSED_ON_REMEMBERED_S = 5.0
-"""How long it remembers which names others know, and what it passed on."""
+PASSED_ON_REMEMBERED_S = 5.0  # how long it remembers which names others know, and what it passed on
 PASS_ON_AFTER_S = (0.0, 0.05, 0.2, 0.8)
 """How long an id rests before it is passed on, each time that it comes back: the workers that know
 it are busy. In the end the scan finds it."""
@@ -332,7 +328,7 @@ class PassingOn:
         self._forget_at = 0.0
         self._times: dict[int, int] = {}
 
-    def look(self, ids: Sequence[int]) -> None:
+    def pass_on_unknown(self, ids: Sequence[int]) -> None:
         """Pass on those of a message's ids that only others know. Raises nothing.
 
         Usually all workers know the same; then it only asks who lives, and rarely.
@@ -377,10 +373,13 @@ class Identity:
     node: str
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
-    threads: int
-    """How many messages it carries out at a time."""
-    parent: int | None
-    """The pid of the process that watches this one; None: none does."""
+    threads: int  # how many messages it carries out at a time
+    parent: int | None  # the pid of the process that watches this one; None: none does
+
+    @property
+    def watched(self) -> bool:
+        """Whether a parent kills this child at a hard limit, and replaces it."""
+        return self.parent is not None
 
     @property
     def orphaned(self) -> bool:
@@ -390,14 +389,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ChildParts:
-    """Made once, by the wiring."""
-
     settings: Settings
     registry: Registry
     identity: Identity
     database: Database
-    slot: Slot
-    """The child's record for its parent and its siblings."""
+    slot: Slot  # the child's record for its parent and its siblings
     inflight: InFlight
     admission: AdmissionControl
     paces: PollPaces = PACES

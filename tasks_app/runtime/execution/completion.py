@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -40,87 +41,151 @@ from tasks_app.runtime.db.errors import (
     is_conflict,
     is_lock_limit,
     is_lost,
+    is_ours,
+    is_refused,
     is_stale_plan,
     is_unanswered,
     spares_handlers,
 )
 from tasks_app.runtime.db.transaction import Transaction, is_of_commit
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.settler import Settler, tell_lost, tell_returned, tell_settled
+from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, NotBegunError
+from tasks_app.runtime.execution.settler import (
+    Settler,
+    count_stale,
+    report_lost,
+    report_returned,
+    report_settled,
+)
+from tasks_app.runtime.flow_control.breakers import DependencyReport
 from tasks_app.runtime.handler_db.handler_driver import UnusableConnectionError
-from tasks_app.runtime.handler_db.statements import is_under_own_settings
+from tasks_app.runtime.handler_db.statements import ENDED, is_under_own_settings
 from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.context import TaskContext
 
 log = quiet_logger(__name__)
 UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
 
 
-class RunAgainError(Exception):
-    """Others stood in the way of a run, or it never began; it has rolled back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A run whose handler has succeeded, and whose transaction is to commit."""
+@dataclass(slots=True)
+class EndOfRun:
+    """One started run, while its end is decided; what chooses among ends is kept here."""
 
     run: ActiveRun
     spec: HandlerSpec
-    transaction: Transaction
-    settlement: Settlement
-    limit: float | None
-    """Seconds, after which its ``timeout`` struck."""
-
-    def told(self, error: BaseException) -> BaseException:
-        """Return why it cannot commit: the limit may have broken off a statement."""
-        if self.limit is None or (self.settlement.run_ms or 0) < 1000 * self.limit:
-            return error
-        unusable = isinstance(error, UnusableConnectionError)
-        return self.spec.timeout_error(self.limit) if unusable else error
+    limit: float | None  # seconds, after which its ``timeout`` struck
+    transaction: Transaction = field(init=False)  # of this call of its handler
+    runs_again: bool = False  # it has rolled back, and its handler is to be called again, uncharged
+    repeats: int = 0  # how often its handler was called again
+    began_anew: bool = False
+    """It began on a dead connection, or one that was older than its table, and begins once more."""
 
 
 class Completion:
-    """One child's; its threads may end runs at the same time."""
+    """Ends the runs of one child; its threads may do so at the same time."""
 
     def __init__(
-        self, parts: ChildParts, invocation: Invocation, settler: Settler, policy: FailurePolicy
+        self,
+        parts: ChildParts,
+        *,
+        invocation: Invocation,
+        settler: Settler,
+        dependencies: DependencyReport,
     ) -> None:
         self._inflight = parts.inflight
         self._database = parts.database
         self._park_for = parts.settings.park_for
         self._invocation = invocation
         self._settler = settler
-        self._policy = policy
-        self._told: set[str] = set()
-        """Of which keys that are missing."""
+        self._dependencies = dependencies
+        self._policy = FailurePolicy(parts.settings, parts.database, invocation)
+        self._missing_keys: set[str] = set()  # those that were logged
 
-    def commit(self, ending: Ending) -> None:
-        """Effect, outcome and move in one commit.
+    def end_after_return(
+        self, end: EndOfRun, settlement: Settlement, context: TaskContext[Any]
+    ) -> Settlement | None:
+        """End a run whose handler returned.
 
-        Raises:
-            RunAgainError: it may be tried again, from its handler on. Nothing else comes out.
+        Returns:
+            The success, if it may be written together with others: of a run that did nothing in its
+            transaction, or only what it asked to write. Anything else is done with.
         """
-        task, transaction = ending.run.task, ending.transaction
+        run, transaction = end.run, end.transaction
+        if transaction.active:
+            may_wait = run.returned is None and not context.has_locks  # they end with the run
+            if may_wait and (writes := transaction.late_writes):
+                late = settlement._replace(writes=writes)
+                if self._settler.takes(late):
+                    return late
+            self._commit(end, settlement)
+        elif settlement.event is Event.SUCCEED and not run.task.at_most_once:
+            return settlement
+        else:
+            self._write_outcome(end, settlement)
+        return None
+
+    def end_without_return(self, end: EndOfRun, error: BaseException) -> None:
+        """End a run whose handler raised, or was not called; or say that it is run again."""
+        task = end.run.task
+        if isinstance(error, FenceLostError):
+            log.warning("task %s: the lease was lost before it began", task.task_id)
+            count_stale(task)
+            self._inflight.drop(task.fence)
+        elif isinstance(error, NotBegunError):
+            self._inflight.give_back(task, UNANSWERED_WAIT)
+        else:
+            try:
+                self._judge(end, error)
+            except MissingKeyError as missing:
+                self._park(task, end.spec, missing)
+
+    def _judge(self, end: EndOfRun, error: BaseException) -> None:
+        if isinstance(error, MissingKeyError):
+            raise error
+        transaction = end.transaction
+        ended, untried = transaction.ended, transaction.untried
+        transaction.abandon()
+        if is_refused(error):  # by no task's fault
+            self._inflight.note_outage()
+        ours = not ended and is_ours(error)
+        if ours and self._policy.runs_again(end, error, untried=untried):
+            end.runs_again = True
+            return
+        error = Fail(ENDED) if ended else error
+        failure = self._policy.on_handler(end.run.task, end.spec, error)
+        self._write_outcome(end, end.run.said(failure))
+
+    def _commit(self, end: EndOfRun, settlement: Settlement) -> None:
+        """Commit effect, outcome and move together, or say that the run is made again."""
+        task, transaction = end.run.task, end.transaction
         if not self._inflight.begin_commit(task.fence):
             return
         try:
-            state = transaction.conclude(ending.settlement)
+            state = transaction.conclude(settlement)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
-            if self._policy.runs_again(ending.run, ending.spec, error):
-                raise RunAgainError from error
-            failure = self._policy.on_commit(task, ending.spec, ending.told(error))
-            failure = failure._replace(unsure=ending.settlement.unsure)
-            self.keep(task, ending.run.said(failure))
+            if self._policy.runs_again(end, error):
+                end.runs_again = True
+                return
+            if isinstance(error, UnusableConnectionError) and _is_past_limit(end, settlement):
+                error = end.spec.timeout_error(end.limit or 0.0)
+            failure = self._policy.on_commit(task, end.spec, error)
+            failure = failure._replace(unsure=settlement.unsure)
+            self._keep(task, end.run.said(failure))
             return
         self._inflight.drop(task.fence)
         if state is None:
-            tell_lost(ending.settlement)
-            return
-        tell_settled([ending.settlement], {task.task_id: state})
+            report_lost(settlement)
+        else:
+            report_settled([settlement], {task.task_id: state})
 
-    def keep(self, task: ClaimedTask, settlement: Settlement) -> None:
+    def _write_outcome(self, end: EndOfRun, settlement: Settlement) -> None:
+        self._keep(end.run.task, settlement)
+        if end.spec.depends_on is not None:  # its breaker hears of a failure before the next call
+            self._invocation.lane(end.spec).aside(self._dependencies.tell_failures)
+
+    def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
         if task.at_most_once:
             if not self._inflight.begin_commit(task.fence):
@@ -131,43 +196,47 @@ class Completion:
             self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
             befell = settlement.cause.kind if settlement.cause else CONNECTION_LOST
-            said = "task %s (%s) is given back uncharged, to run again: %s"
-            log.warning(said, task.task_id, task.name, befell)
-            self._inflight.give_back(task, UNANSWERED_WAIT, suspect=befell)
+            warning = "task %s (%s) is given back uncharged, to run again: %s"
+            log.warning(warning, task.task_id, task.name, befell)
+            self._inflight.give_back(task, UNANSWERED_WAIT, crash=befell)
         else:
             self._inflight.collect(settlement)
 
-    def park(self, task: ClaimedTask, spec: HandlerSpec, missing: MissingKeyError) -> None:
+    def _park(self, task: ClaimedTask, spec: HandlerSpec, missing: MissingKeyError) -> None:
         """Let it wait for its key; if the database does not answer, it is given back."""
         key = missing.key_id or NO_KEY
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._missing_keys:
+            self._missing_keys.add(key)
             log.warning("encryption key missing: %s; tasks that need it wait", key)
         reason = WaitingReason(WaitingKind.ENCRYPTION, key)
+
+        def release() -> State | None:
+            with self._database.begin() as connection:
+                return release_parked(connection, task, reason, self._park_for)
+
         try:
-            state = self._invocation.lane(spec).aside(lambda: self._release(task, reason))
+            state = self._invocation.lane(spec).aside(release)
         except SQLAlchemyError:
             state = None
         if state is None:
             self._inflight.give_back(task, self._park_for)
             return
         self._inflight.drop(task.fence)
-        tell_returned([task], {task.task_id: state}, Event.RELEASE, self._park_for)
-
-    def _release(self, task: ClaimedTask, reason: WaitingReason) -> State | None:
-        with self._database.begin() as connection:
-            return release_parked(connection, task, reason, self._park_for)
+        report_returned([task], {task.task_id: state}, Event.RELEASE, self._park_for)
 
     def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
-        """End a run in which something of ours broke."""
         kind = type(error).__name__  # its text may be the handler's, and hold anything
         log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
-        if self._inflight.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
-            self.keep(task, self._policy.on_run(task, spec, error))
+        if self._inflight.is_running(task.fence):  # else it would be renewed, and RUNNING, for ever
+            self._keep(task, self._policy.on_run(task, spec, error))
 
 
-REPEATS = 5
-"""How often a handler is called again before a conflict of transactions is charged."""
+def _is_past_limit(end: EndOfRun, settlement: Settlement) -> bool:
+    """Whether the limit may have broken off a statement, so that it cannot commit."""
+    return end.limit is not None and (settlement.run_ms or 0) >= 1000 * end.limit
+
+
+REPEATS = 5  # how often a handler is called again before a conflict of transactions is charged
 _NOT_SENT = (
     "The database ended the connection, or did not answer, before a COMMIT was sent: "
     "nothing that the run wrote there stands. What it did elsewhere does."
@@ -184,20 +253,18 @@ class FailurePolicy:
         self._masks = masks_of(settings.masked_paths)
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
-    def runs_again(
-        self, run: ActiveRun, spec: HandlerSpec, error: BaseException, *, untried: bool = False
-    ) -> bool:
+    def runs_again(self, end: EndOfRun, error: BaseException, *, untried: bool = False) -> bool:
         """Whether a run that was rolled back is made again at once, uncharged.
 
         So it is where others stood in its way; and once, where its connection was dead before it
         did anything, or what was prepared there older than its table.
         """
-        if run.repeats >= REPEATS or run.task.at_most_once:
+        if end.repeats >= REPEATS or end.run.task.at_most_once:
             return False
         is_old = (untried and is_lost(error)) or is_stale_plan(error)
-        once = is_old and not run.again
-        if once or is_conflict(error) or self._was_hurried(spec, error):
-            run.again = once
+        once = is_old and not end.began_anew
+        if once or is_conflict(error) or self._was_hurried(end.spec, error):
+            end.began_anew = once
             return True
         return False
 
@@ -215,7 +282,6 @@ class FailurePolicy:
             return has_lock_timeout(connection)
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
-        """Decide about what came out of a handler, whose transaction was rolled back."""
         if is_lost(error) and _is_unjudged(task, error):
             return _lost(task, error)
         if isinstance(error, Retry) and error.payload is not None:
@@ -262,7 +328,6 @@ class FailurePolicy:
             return count_outage(connection, task.fence)
 
     def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
-        """Write the payload for the next attempt."""
         error: Exception = retry
         try:
             payload = spec.stored(retry.payload, self._settings.payload_limit)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from math import inf
 
 from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN, failed
@@ -14,13 +16,88 @@ from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.errors import PendingWrite, PendingWrites
-from tasks_app.runtime.execution.waiting_claims import LONE_WAIT, OpenMessages, WaitingClaims
-from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.statistics import TASK_COUNTS
 
+log = quiet_logger(__name__)
+EXCLUSIVE_WAIT = timedelta(seconds=5)
+"""How long an exclusive task stays away from a child that always runs others."""
+MOST_TURNED_AWAY = 3  # then the child starts nothing more until that task has had its turn
+MOST_REMEMBERED = 1_000
+OUTAGE_GRACE_S = 2.0
+"""A run that loses its connection so soon after others did is not charged with a crash either."""
 
-class HeldClaims:
-    """The state of the in-flight set, and the housekeeper's part in it."""
+
+class ClaimState(StrEnum):
+    """Where a claim is in this process. The table below says how it gets there."""
+
+    WAITING = "waiting"  # for a thread, or for a place in the event loop
+    RUNNING = "running"
+    COMMITTING = "committing"  # its COMMIT may be on the way: too late to release the task
+    FINISHED = "finished"  # its outcome is decided, and is to be written together with others
+    REFUSED = "refused"
+    """Its outcome could not be written beside others: its writes commit alone, in a run."""
+    RETURNING = "returning"  # to be released, uncharged or with a crash
+
+
+class ClaimEvent(StrEnum):
+    START = "start"
+    COMMIT = "commit"
+    RUN_AGAIN = "run again"
+    COLLECT = "collect"
+    REFUSE = "refuse"
+    RETURN = "return"
+    DISOWN = "disown"  # the child ends, and takes the run away from its thread
+    ANSWER = "answer"  # the database has answered for it, or its lease was lost
+
+
+WAITING, RUNNING, COMMITTING, FINISHED, REFUSED, RETURNING = ClaimState
+START, COMMIT, RUN_AGAIN, COLLECT, REFUSE, RETURN, DISOWN, ANSWER = ClaimEvent
+
+CLAIM_TRANSITIONS: dict[tuple[ClaimState, ClaimEvent], ClaimState | None] = {
+    (WAITING, START): RUNNING,
+    (WAITING, RETURN): RETURNING,
+    (RUNNING, COMMIT): COMMITTING,
+    (RUNNING, RUN_AGAIN): RUNNING,
+    (RUNNING, COLLECT): FINISHED,
+    (RUNNING, RETURN): RETURNING,
+    (RUNNING, DISOWN): None,
+    (RUNNING, ANSWER): None,
+    (COMMITTING, COMMIT): COMMITTING,  # of a failure, after its success was refused
+    (COMMITTING, RUN_AGAIN): RUNNING,
+    (COMMITTING, COLLECT): FINISHED,
+    (COMMITTING, RETURN): RETURNING,
+    (COMMITTING, DISOWN): None,
+    (COMMITTING, ANSWER): None,
+    (FINISHED, REFUSE): REFUSED,
+    (FINISHED, RETURN): RETURNING,
+    (FINISHED, ANSWER): None,
+    (REFUSED, START): RUNNING,
+    (REFUSED, RETURN): RETURNING,
+    (RETURNING, ANSWER): None,
+}
+"""None: the child holds the claim no longer. An event that is not listed changes nothing: another
+thread was faster."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldClaim:
+    task: ClaimedTask
+    held_until: float  # by ``time.monotonic``: its lease does not end before, as far as is known
+    state: ClaimState = WAITING
+    run: ActiveRun | None = None
+    settlement: Settlement | None = None  # of FINISHED and REFUSED
+    wait: timedelta = field(init=False)  # of RETURNING: after how long the task is due again
+    crash: str = field(init=False)
+    """Of RETURNING: what befell it, perhaps by its own fault, so that ``crashes`` rises."""
+
+    @property
+    def fence(self) -> Fence:
+        return self.task.fence
+
+
+class InFlight:
+    """All claims of one child. Its mutex decides which thread owns a task."""
 
     def __init__(
         self,
@@ -31,349 +108,266 @@ class HeldClaims:
         for_async_pool: Callable[[str], bool] = lambda _: False,
         ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
     ) -> None:
-        """``ended`` is told which runs are over, and tells whether the housekeeper has to know."""
-        self._threads = threads
-        self._extra = extra
+        """``ended`` is told which runs are over; it says whether the housekeeper has to know."""
+        self.threads = threads + extra
+        """How many threads may take tasks from here, the event loop's not counted."""
+        self._message_threads, self._extra = threads, extra
         self._places = places
+        self._for_async_pool = for_async_pool
         self._tell_ended = ended
         self._mutex = threading.Lock()
-        self._waiting = WaitingClaims(for_async_pool)
-        self._running: dict[Fence, ActiveRun] = {}
-        self._lone: Fence | None = None
-        """The last task that had to run alone."""
-        self._finished: dict[Fence, Settlement] = {}
-        self._refused: dict[Fence, Settlement] = {}
-        self._returning: dict[Fence, ReturnedClaim] = {}
-        self._first_finished_at: float | None = None
-        self._acquits_until = self.back_at = 0.0
-        """Of :meth:`acquit`; when the last claim that went back for a while is due again."""
-        self._lets_go = False
+        self._claims: dict[Fence, HeldClaim] = {}
+        self._in: dict[ClaimState, dict[HeldClaim, None]] = {state: {} for state in ClaimState}
+        """The same by state, in the order in which they came to it."""
+        self._for_threads: deque[HeldClaim] = deque()
+        self._for_loop: deque[HeldClaim] = deque()  # WAITING, in the order of the claim
+        self._exclusive: HeldClaim | None = None  # the last one started that had to run alone
+        self._turned_away: dict[int, int] = {}  # how often each exclusive task was sent away
         self._messages = OpenMessages()
-        self.pending_writes = PendingWrites()
-        """What others left to the housekeeper."""
-        self.stopping = threading.Event()
-        """Set: start nothing more."""
-        self.asked_at: float | None = None
+        self._first_finished_at: float | None = None
+        self._outage_until = 0.0
+        self.back_at = 0.0  # when the last claim that went back for a while is due again
+        self.pending_writes = PendingWrites()  # what others left to the housekeeper
+        self.stopping = threading.Event()  # set: start nothing more
+        self.stop_requested_at: float | None = None
         """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
-        self.wake = threading.Event()
-        """Tells the housekeeper that there is something to do."""
-        self.stirred = threading.Event()
-        """Set when a thread is free, a run has been written, or the child stops: the thread that
-        claims from the pool looks again, and clears it."""
-        self.arrived = threading.Condition(self._mutex)
+        self.housekeeper_wake = threading.Event()
+        self.claimer_wake = threading.Event()
+        """For the thread that claims from the pool: a thread is free, a run has been written, or
+        the child stops. That thread clears it."""
+        self.startable = threading.Condition(self._mutex)
         """Notified when tasks arrive, may start, or the child stops."""
 
-    def write_later(self, pending_write: PendingWrite) -> None:
-        """Hand a write to the housekeeper, which repeats it until it is answered."""
-        self.pending_writes.add(pending_write)
-        self.wake.set()
+    def _move(self, claim: HeldClaim, event: ClaimEvent) -> bool:
+        """Change the state of a claim, under the mutex; False: the table has no such move.
 
-    def held(self) -> list[Fence]:
-        """Return the fences to renew: everything that this child still answers for."""
+        Where the table has None, the caller takes the claim off ``_claims``.
+        """
+        try:
+            after = CLAIM_TRANSITIONS[claim.state, event]
+        except KeyError:
+            return False
+        del self._in[claim.state][claim]
+        if after is not None:
+            claim.state = after
+            self._in[after][claim] = None
+        return True
+
+    # What the threads that run tasks call, in the order of a run
+
+    def receive(self, tasks: Sequence[ClaimedTask], held_until: float = inf) -> None:
         with self._mutex:
-            waiting = (task.fence for task in self._waiting)
-            return [
-                *waiting,
-                *self._running,
-                *self._finished,
-                *self._refused,
-                *self._returning,
-            ]
+            waiting = self._in[WAITING]
+            for task in tasks:
+                claim = self._claims[task[0]] = HeldClaim(task, held_until)
+                waiting[claim] = None
+                queue = self._for_loop if self._for_async_pool(task.name) else self._for_threads
+                queue.append(claim)
+            self.startable.notify_all()
 
-    def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
-        """The database has extended the leases of these, so that they are not over before that."""
+    def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> ActiveRun | None:
+        """Take the first waiting task that suits; None: there is none, or the child stops.
+
+        An exclusive task starts only when nothing else runs here, and nothing starts beside it: if
+        it kills the process, it alone can be the cause.
+        """
         with self._mutex:
-            self._waiting.renewed(task_ids, held_until)
-            for run in self._running.values():  # some have not begun yet
-                if run.task.task_id in task_ids:
-                    run.held_until = max(run.held_until, held_until)
+            if self.over or self._exclusive_runs:
+                return None
+            alone = not self._runs
+            for claim in self._for_threads:
+                task = claim.task
+                if (alone or not task.runs_alone) and (suits is None or suits(task)):
+                    self._for_threads.remove(claim)
+                    return self._start(claim)
+            return None
 
-    def cancel(self, task_ids: frozenset[int]) -> None:
-        """Tell running tasks that somebody wants them to stop."""
+    def start_async_pool(self, most: int) -> list[ActiveRun]:
+        """Take up to ``most`` tasks for the event loop, or an exclusive one if nothing runs."""
         with self._mutex:
-            for run in self._running.values():
-                if run.task.task_id in task_ids:
-                    run.cancelled = True
+            if self.over or self._exclusive_runs:
+                return []
+            chosen = [claim for claim in self._for_loop if not claim.task.runs_alone][:most]
+            if not chosen and not self._runs:
+                chosen = list(self._for_loop)[:1]
+            runs = [self._start(claim, in_async_pool=True) for claim in chosen]
+            if runs:
+                self._forget_what_left_the_queues()
+            return runs
 
-    def running(self) -> list[ActiveRun]:
+    def _start(self, claim: HeldClaim, *, in_async_pool: bool = False) -> ActiveRun:
+        self._move(claim, START)
+        task = claim.task
+        claim.run = run = ActiveRun(
+            task,
+            time.monotonic(),
+            task.cancel_requested,
+            held_until=claim.held_until,
+            in_async_pool=in_async_pool,
+        )
+        if task.runs_alone:
+            self._exclusive = claim
+            self._turned_away.pop(task.task_id, None)
+        return run
+
+    @property
+    def _runs(self) -> bool:
+        return bool(self._in[RUNNING] or self._in[COMMITTING])
+
+    @property
+    def _exclusive_runs(self) -> bool:
+        claim = self._exclusive
+        return claim is not None and (claim in self._in[RUNNING] or claim in self._in[COMMITTING])
+
+    def _running_claims(self) -> list[HeldClaim]:
+        return [*self._in[COMMITTING], *self._in[RUNNING]]
+
+    def collect(self, settlement: Settlement) -> None:
+        """Keep a run's outcome, to be written with others; nothing happens if it was disowned."""
         with self._mutex:
-            return list(self._running.values())
+            self._collect(settlement)
+            if self._in[WAITING]:
+                self.startable.notify_all()
 
-    def leave_unowned(self) -> None:
-        """:meth:`leave` the runs whose thread is dead, or whose task in the event loop is over."""
-        for run in self.running():
-            if not run.owned():
-                self.leave(run)
+    def collect_and_start_next(
+        self, settlement: Settlement | None, suits: Callable[[ClaimedTask], bool]
+    ) -> ActiveRun | None:
+        """:meth:`collect` one outcome and start the first waiting task if it suits, in one step.
 
-    def leave(self, run: ActiveRun) -> None:
-        """Whoever carried out a run has left it: what nothing ended is not renewed for ever.
+        An exclusive task must not suit: something may run beside it.
+        """
+        with self._mutex:
+            if settlement is not None:
+                self._collect(settlement)
+            waiting = self._for_threads
+            if waiting and not self.over and not self._exclusive_runs:
+                claim = waiting[0]
+                if suits(claim.task):
+                    waiting.popleft()
+                    return self._start(claim)
+            if self._in[WAITING]:  # an exclusive one waits for this
+                self.startable.notify_all()
+            return None
 
-        It goes back. Of one that runs at most once nobody knows what it did.
+    def _collect(self, settlement: Settlement) -> None:
+        claim = self._claims.get(settlement[0])
+        if claim is None or not self._move(claim, COLLECT):
+            return
+        claim.settlement, claim.run = settlement, None  # each run kept would cost the collector
+        if not self._for_threads:
+            self.claimer_wake.set()
+        if self._first_finished_at is None:
+            self._first_finished_at = time.monotonic()
+            self.housekeeper_wake.set()
+
+    def begin_commit(self, fence: Fence) -> bool:
+        """Announce that a run is about to be written for good; False: it was disowned meanwhile."""
+        return self._happens(fence, COMMIT)
+
+    def run_again(self, fence: Fence) -> bool:
+        return self._happens(fence, RUN_AGAIN)
+
+    def _happens(self, fence: Fence, event: ClaimEvent) -> bool:
+        with self._mutex:
+            claim = self._claims.get(fence)
+            return claim is not None and self._move(claim, event)
+
+    def give_back(self, task: ClaimedTask, wait: timedelta, *, crash: str = "") -> None:
+        """Let a running task go; the housekeeper releases it until that is answered.
+
+        ``crash``: what befell it, perhaps by its own fault; empty: it is uncharged.
+        """
+        with self._mutex:
+            claim = self._claims.get(task.fence)
+            if claim is None:
+                return
+            if time.monotonic() < self._outage_until:
+                crash = ""
+            self._return([claim], wait, crash)
+            if self._in[WAITING]:
+                self.startable.notify_all()
+        self.housekeeper_wake.set()
+
+    def _return(
+        self, claims: Iterable[HeldClaim], wait: timedelta = timedelta(0), crash: str = ""
+    ) -> None:
+        for claim in claims:
+            if self._move(claim, RETURN):
+                claim.wait, claim.crash = wait, crash
+
+    def return_unended(self, run: ActiveRun) -> None:
+        """Return a run that its thread has left and nothing has ended, or it is renewed for ever.
+
+        The outcome of one that runs at most once is unknown.
         """
         task = run.task
         with self._mutex:
-            if self._running.get(task.fence) is not run:
+            claim = self._claims.get(task.fence)
+            if claim is None or claim.run is not run or claim.state not in {RUNNING, COMMITTING}:
                 return
-            del self._running[task.fence]
             if task.at_most_once:
                 cause = Cause(OUTCOME_UNKNOWN, "Something broke off its run.")
-                self._finished[task.fence] = failed(task, cause)
-                self._first_finished_at = self._first_finished_at or time.monotonic()
+                self._collect(failed(task, cause))
             else:
-                self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT, BROKEN_OFF)
-            self.arrived.notify_all()
+                self._return([claim], EXCLUSIVE_WAIT, BROKEN_OFF)
+            self.startable.notify_all()
         log.error("task %s: nothing has ended its run; it is given back", task.task_id)
         TASK_COUNTS.happened(CountedOutcome.LEFT, name=task.name, queue=task.queue)
-        self.stirred.set()
-        self.wake.set()
+        self.claimer_wake.set()
+        self.housekeeper_wake.set()
 
-    def runs(self, fence: Fence) -> bool:
+    def is_running(self, fence: Fence) -> bool:
         with self._mutex:
-            return fence in self._running
+            claim = self._claims.get(fence)
+            return claim is not None and claim.state in {RUNNING, COMMITTING}
+
+    # What the settler calls
 
     def finished(self) -> list[Settlement]:
         """Return the outcomes to write. They stay until they are dropped."""
         with self._mutex:
             self._first_finished_at = None
-            return list(self._finished.values())
+            return [claim.settlement for claim in self._in[FINISHED] if claim.settlement]
 
-    def put_off(self, seconds: float) -> None:
-        """Restart the clock of the outcomes that are left, ``seconds`` from now."""
+    def restart_clock(self, seconds: float) -> None:
+        """Let the outcomes that are left wait from ``seconds`` after now."""
         with self._mutex:
-            if self._finished and self._first_finished_at is None:
+            if self._in[FINISHED] and self._first_finished_at is None:
                 self._first_finished_at = time.monotonic() + seconds
 
-    def oldest_finished_s(self) -> float | None:
-        """Return how long the oldest outcome has waited, or None without any."""
-        with self._mutex:
-            first = self._first_finished_at
-            return None if first is None else time.monotonic() - first
-
-    def returning(self) -> list[ReturnedClaim]:
-        """Return the claims to release. They stay until they are dropped."""
-        with self._mutex:
-            return list(self._returning.values())
-
-    def acquit(self) -> None:
-        """The database is away for everybody: suspect no run of it."""
-        with self._mutex:
-            self._acquits_until = time.monotonic() + ACQUITS_S
-            for fence, item in self._returning.items():
-                self._returning[fence] = replace(item, suspect="")
-
-    def let_go(self, *, committing: bool = False) -> list[ClaimedTask]:
-        """Take runs away from their threads, for ever; those that commit only if told so."""
-        with self._mutex:
-            self._lets_go = True
-            taken = [run.task for run in self._running.values() if committing or not run.commits]
-            for task in taken:
-                del self._running[task.fence]
-            return taken
-
-    def take_back(self, longer_than_s: float) -> None:
-        """If all threads have been busy for that long, give back what waits behind them.
-
-        Of a pool's threads only those with a message count; without messages all do.
-        """
-        with self._mutex:
-            now = time.monotonic()
-            slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
-            in_async_pool = sum(run.in_async_pool for run in slow)
-            busy_threads = len(slow) - in_async_pool
-            if busy_threads >= (len(self._messages) or self._threads) + self._extra:
-                self._return_waiting()
-                return
-            if slow:
-                for task in self._waiting.take_turned_away():
-                    self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT)
-            if in_async_pool >= self._places:
-                self._messages.give_back()
-
-    def take_named_back(self, names: Collection[str]) -> None:
-        """Return what waits for these handlers: what they depend on is down."""
-        with self._mutex:
-            for task in self._waiting.take_named(names):
-                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
-        self.wake.set()
-
-    def take_all_back(self) -> None:
-        """Give back all that waits, because the child stops."""
-        with self._mutex:
-            for settlement in self._refused.values():
-                if settlement.task is not None:
-                    self._returning[settlement.fence] = ReturnedClaim(settlement.task, timedelta(0))
-            self._refused.clear()
-            self._return_waiting()
-
-    def _return_waiting(self) -> None:
-        for task in self._waiting.take_all():
-            self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
-        self._messages.give_back()
-
-    def idle_s(self) -> float:
-        """Return for how long no message has been in any thread's hands; 0: one is."""
-        with self._mutex:
-            return self._messages.idle_s()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread of this child has a task or a message in hand."""
-        with self._mutex:
-            return bool(self._running or self._messages)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits, runs, or is still to be written."""
-        with self._mutex:
-            ours = self._running, self._finished, self._refused, self._returning
-            return not (self._waiting or any(ours) or self.pending_writes.open)
-
-
-class InFlight(HeldClaims):
-    """All claims of one child whose reply has arrived."""
-
-    def receive(self, tasks: Sequence[ClaimedTask], held_until: float = inf) -> None:
-        """Put fresh claims in flight, whose leases are not over before that."""
-        with self.arrived:
-            self._waiting.add(tasks, held_until)
-            self.arrived.notify_all()
-
-    @property
-    def threads(self) -> int:
-        """How many threads may take tasks from here, the event loop's not counted."""
-        return self._threads + self._extra
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more may start."""
-        return self.stopping.is_set() or self.asked_at is not None
-
-    def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> ActiveRun | None:
-        """Take the first waiting task that suits; None: there is none, or the child stops.
-
-        A task that runs alone starts only when nothing else runs here, and nothing starts beside
-        it: if it kills the process, it shall be the only suspect.
-        """
-        with self._mutex:
-            if self.over or self._lone_runs:
-                return None
-            task = self._waiting.take_plain(suits, alone=not self._running)
-            return None if task is None else self._begin(task)
-
-    def start_async_pool(self, most: int) -> list[ActiveRun]:
-        """Take up to ``most`` tasks for the event loop; lone ones as in :meth:`start_next`."""
-        with self._mutex:
-            if self.over or self._lone_runs:
-                return []
-            tasks = self._waiting.take_async(most, alone=not self._running)
-            return [self._begin(task, in_async_pool=True) for task in tasks]
-
-    def go_on(
-        self, settlement: Settlement | None, suits: Callable[[ClaimedTask], bool]
-    ) -> ActiveRun | None:
-        """:meth:`collect` one outcome and start the first waiting task if it suits, in one step.
-
-        What runs alone must not suit: something may run beside it.
-        """
-        with self._mutex:
-            if settlement is not None:
-                self._collect(settlement)
-            plain = self._waiting.plain
-            if plain and not self.over and not self._lone_runs:
-                task = plain[0]
-                if suits(task):
-                    plain.popleft()
-                    return self._begin(task)
-            if self._waiting:  # what runs alone waits for this
-                self.arrived.notify_all()
-            return None
-
-    def _begin(self, task: ClaimedTask, *, in_async_pool: bool = False) -> ActiveRun:
-        fence = task[0]
-        run = self._running[fence] = ActiveRun(
-            task,
-            time.monotonic(),
-            task.cancel_requested,
-            held_until=self._waiting.started(task),
-            in_async_pool=in_async_pool,
-        )
-        if task.runs_alone:
-            self._lone = fence
-        return run
-
-    @property
-    def _lone_runs(self) -> bool:
-        return self._lone is not None and self._lone in self._running
-
-    @property
-    def waits_for_async_pool(self) -> bool:
-        return bool(self._waiting.asynchronous)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    def await_turn(self, patience_s: float) -> bool:
-        """Wait while tasks are in flight that may not start yet; False: nothing waits."""
-        with self.arrived:
-            if self._waiting and not self.stopping.is_set():
-                self.arrived.wait(patience_s)
-            return bool(self._waiting) and not self.stopping.is_set()
-
-    def collect(self, settlement: Settlement) -> None:
-        """Keep a run's outcome, to be written with others; nothing happens if it was let go."""
-        with self._mutex:
-            self._collect(settlement)
-            if self._waiting:
-                self.arrived.notify_all()
-
-    def _collect(self, settlement: Settlement) -> None:
-        fence = settlement[0]
-        if self._running.pop(fence, None) is None and self._lets_go:
-            return
-        self._finished[fence] = settlement
-        if not self._waiting.plain:
-            self.stirred.set()
-        self._start_clock()
-
-    def _start_clock(self) -> None:
-        if self._first_finished_at is None:
-            self._first_finished_at = time.monotonic()
-            self.wake.set()
-
     def amend(self, settlement: Settlement) -> None:
-        """Keep this in the place of the outcome that is to be written."""
         with self._mutex:
-            if settlement.fence in self._finished:
-                self._finished[settlement.fence] = settlement
+            claim = self._claims.get(settlement.fence)
+            if claim is not None and claim.state is FINISHED:
+                claim.settlement = settlement
 
     def refuse(self, settlement: Settlement) -> None:
         """It could not be written beside others; a child that stops gives the task back instead."""
-        task = settlement.task
-        assert task is not None  # noqa: S101  it came from a run
         with self._mutex:
-            if self._finished.pop(task.fence, None) is None:
+            claim = self._claims.get(settlement.fence)
+            if claim is None or claim.state is not FINISHED:
                 return
             if self.over:
-                self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
+                self._return([claim])
             else:
-                self._refused[task.fence] = settlement
-        self.stirred.set()
+                self._move(claim, REFUSE)
+        self.claimer_wake.set()
 
     def start_refused(self, before: ActiveRun | None = None) -> ActiveRun | None:
         """Take the first outcome that is to be written alone; its handler has returned.
 
-        ``before``: a run that was started and has not begun, so that it harms none even if it is to
-        run alone.
+        ``before``: a run that was started and has not begun, so that it harms none even if it is
+        exclusive.
         """
         with self._mutex:
-            lone_runs = self._lone_runs and self._lone != (before and before.task.fence)
-            if self.over or lone_runs or not self._refused:
+            if self.over or not self._in[REFUSED]:
                 return None
-            settlement = self._refused.pop(next(iter(self._refused)))
-            assert settlement.task is not None  # noqa: S101  see above
-            run = self._begin(settlement.task)
-            run.returned = settlement
+            exclusive = self._exclusive
+            if exclusive and exclusive.run is not before and self._exclusive_runs:
+                return None
+            claim = next(iter(self._in[REFUSED]))
+            run = self._start(claim)
+            run.returned = claim.settlement
             return run
 
     def drop(self, *fences: Fence) -> None:
@@ -383,45 +377,182 @@ class InFlight(HeldClaims):
         """
         with self._mutex:
             for fence in fences:
-                self._ended(fence)
-                self._finished.pop(fence, None)
-                self._returning.pop(fence, None)
-        self.stirred.set()
+                claim = self._claims.pop(fence, None)
+                if claim is not None and not self._move(claim, ANSWER):
+                    self._claims[fence] = claim
+            if self._in[WAITING]:
+                self.startable.notify_all()
+        self.claimer_wake.set()
         if self._tell_ended(fences):
-            self.wake.set()
+            self.housekeeper_wake.set()
 
-    def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: str = "") -> None:
-        """Let a running task go, uncharged; the housekeeper releases it until that is answered.
+    # What the housekeeper calls
 
-        ``suspect``: what befell it, perhaps by its own fault.
+    def write_later(self, pending_write: PendingWrite) -> None:
+        """Hand a write to the housekeeper, which repeats it until it is answered."""
+        self.pending_writes.add(pending_write)
+        self.housekeeper_wake.set()
+
+    def held(self) -> list[Fence]:
+        """Return the fences to renew: everything that this child still answers for."""
+        with self._mutex:
+            return list(self._claims)
+
+    def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
+        """The database has extended the leases of these, so that they are not over before that."""
+        with self._mutex:
+            for claim in self._claims.values():
+                if claim.task.task_id in task_ids:
+                    claim.held_until = max(claim.held_until, held_until)
+                    if claim.run is not None:  # some have not begun yet
+                        claim.run.held_until = claim.held_until
+
+    def cancel(self, task_ids: frozenset[int]) -> None:
+        for run in self.running():
+            if run.task.task_id in task_ids:
+                run.cancelled = True
+
+    def running(self) -> list[ActiveRun]:
+        with self._mutex:
+            return [claim.run for claim in self._running_claims() if claim.run]
+
+    def return_unowned(self) -> None:
+        """Return the runs whose thread is dead, or whose task in the event loop is over."""
+        for run in self.running():
+            if not run.owned():
+                self.return_unended(run)
+
+    def oldest_finished_s(self) -> float | None:
+        with self._mutex:
+            first = self._first_finished_at
+            return None if first is None else time.monotonic() - first
+
+    def returning(self) -> list[HeldClaim]:
+        """Return the claims to release. They stay until they are dropped."""
+        with self._mutex:
+            return list(self._in[RETURNING])
+
+    def note_outage(self) -> None:
+        """The database is away for all: charge no run with the loss of its connection."""
+        with self._mutex:
+            self._outage_until = time.monotonic() + OUTAGE_GRACE_S
+            for claim in self._in[RETURNING]:
+                claim.crash = ""
+
+    def take_back(self, longer_than_s: float) -> None:
+        """If all threads have been busy for that long, give back what waits behind them.
+
+        Of a pool's threads only those with a message count; without messages all do.
         """
         with self._mutex:
-            if self._was_let_go(task.fence):
+            now = time.monotonic()
+            slow = [
+                c.run
+                for c in self._running_claims()
+                if c.run and now - c.run.since >= longer_than_s
+            ]
+            in_async_pool = sum(run.in_async_pool for run in slow)
+            busy_threads = len(slow) - in_async_pool
+            if busy_threads >= (len(self._messages) or self._message_threads) + self._extra:
+                self._return_waiting()
                 return
-            if time.monotonic() < self._acquits_until:
-                suspect = ""
-            self._ended(task.fence)
-            self._returning[task.fence] = ReturnedClaim(task, wait, suspect)
-        self.wake.set()
+            if slow:
+                self._turn_away()
+            if in_async_pool >= self._places:
+                self._messages.give_back()
 
-    def begin_commit(self, fence: Fence) -> bool:
-        """Announce that a run is about to be written for good; False: it was let go meanwhile."""
+    def _turn_away(self) -> None:
+        """Return exclusive tasks, as other children may be free; one that was often stays here."""
+        for claim in [claim for claim in self._in[WAITING] if claim.task.runs_alone]:
+            task_id = claim.task.task_id
+            times = self._turned_away.get(task_id, 0)
+            if times < MOST_TURNED_AWAY:
+                if len(self._turned_away) >= MOST_REMEMBERED:
+                    self._turned_away.clear()
+                self._turned_away[task_id] = times + 1
+                self._return([claim], EXCLUSIVE_WAIT)
+        self._forget_what_left_the_queues()
+
+    def take_named_back(self, names: Collection[str]) -> None:
+        """Return what waits for these handlers: what they depend on is down."""
         with self._mutex:
-            if self._was_let_go(fence):
-                return False
-            if fence in self._running:
-                self._running[fence].commits = True
-            return True
+            self._return([c for c in self._in[WAITING] if c.task.name in names])
+            self._forget_what_left_the_queues()
+        self.housekeeper_wake.set()
 
-    def _was_let_go(self, fence: Fence) -> bool:
-        return self._lets_go and fence not in self._running
+    def take_all_back(self) -> None:
+        with self._mutex:
+            self._return(list(self._in[REFUSED]))
+            self._return_waiting()
 
-    def _ended(self, fence: Fence) -> None:
-        if self._running.pop(fence, None) is not None and self._waiting:
-            self.arrived.notify_all()
+    def _return_waiting(self) -> None:
+        self._return(list(self._in[WAITING]))
+        self._forget_what_left_the_queues()
+        self._messages.give_back()
+
+    def _forget_what_left_the_queues(self) -> None:
+        for queue in (self._for_threads, self._for_loop):
+            waiting = [claim for claim in queue if claim.state is WAITING]
+            if len(waiting) < len(queue):
+                queue.clear()
+                queue.extend(waiting)
+
+    def stop(self) -> None:
+        """Start nothing more, and wake every waiting thread. The housekeeper says it often."""
+        if self.stopping.is_set():
+            return
+        self.stopping.set()
+        self.claimer_wake.set()
+        self.housekeeper_wake.set()
+        with self._mutex:
+            for claim in self._running_claims():
+                if claim.run is not None:
+                    claim.run.stops = True
+            self.startable.notify_all()
+
+    def disown(self, *, committing: bool = False) -> list[ClaimedTask]:
+        """Take runs away from their threads, for ever; those that commit only if told so."""
+        with self._mutex:
+            claims = self._running_claims() if committing else list(self._in[RUNNING])
+            for claim in claims:
+                self._move(claim, DISOWN)
+                del self._claims[claim.fence]
+            return [claim.task for claim in claims]
+
+    # What anyone asks
+
+    @property
+    def over(self) -> bool:
+        return self.stopping.is_set() or self.stop_requested_at is not None
+
+    @property
+    def waits_for_async_pool(self) -> bool:
+        return bool(self._for_loop)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._in[WAITING])
+
+    def await_turn(self, patience_s: float) -> bool:
+        """Wait while tasks are in flight that may not start yet; False: nothing waits."""
+        with self._mutex:
+            if self.waiting and not self.stopping.is_set():
+                self.startable.wait(patience_s)
+            return bool(self.waiting) and not self.stopping.is_set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread of this child has a task or a message in hand."""
+        with self._mutex:
+            return self._runs or bool(self._messages)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits, runs, or is still to be written."""
+        with self._mutex:
+            return not (self._claims or self.pending_writes.open)
 
     def open_message(self) -> None:
-        """Start with a message in this thread."""
         with self._mutex:
             self._messages.open()
 
@@ -434,19 +565,38 @@ class InFlight(HeldClaims):
         """Whether the housekeeper gave the rest of this thread's message back."""
         return self._messages.gave_back
 
-    def stop(self) -> None:
-        """Start nothing more, and wake every waiting thread. The housekeeper says it often."""
-        if self.stopping.is_set():
-            return
-        self.stopping.set()
-        self.stirred.set()
-        self.wake.set()
-        with self.arrived:
-            for run in self._running.values():
-                run.stops = True
-            self.arrived.notify_all()
+    def idle_s(self) -> float:
+        """Return for how long no message has been in any thread's hands; 0: one is."""
+        with self._mutex:
+            return self._messages.idle_s()
 
 
-log = quiet_logger(__name__)
-ACQUITS_S = 2.0
-"""A run that loses its connection so soon after others did is not suspected, either."""
+class OpenMessages:
+    """The messages that threads carry out; only :attr:`gave_back` is read without the mutex."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+        self._gave_back: set[int] = set()  # threads whose message's rest went back
+        self._idle_since = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def open(self) -> None:
+        self._threads.add(threading.get_ident())
+        self._gave_back.discard(threading.get_ident())
+
+    def close(self) -> None:
+        self._threads.discard(threading.get_ident())
+        self._idle_since = time.monotonic()
+
+    def idle_s(self) -> float:
+        return 0.0 if self._threads else time.monotonic() - self._idle_since
+
+    @property
+    def gave_back(self) -> bool:
+        return threading.get_ident() in self._gave_back
+
+    def give_back(self) -> None:
+        """Leave what is not claimed yet of all messages to the next scan."""
+        self._gave_back |= self._threads

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -66,8 +66,6 @@ class NotBegunError(Exception):
 
 
 class Invocation:
-    """Calls handlers for one child."""
-
     def __init__(
         self,
         settings: Settings,
@@ -128,7 +126,6 @@ class Invocation:
         return succeeded(task, result, run_ms, run.since, is_kept=run.is_kept)
 
     async def close(self) -> None:
-        """Close the event loop's connections; to be awaited in that loop."""
         await self._async.close()
 
     def _arguments(
@@ -174,14 +171,11 @@ T = TypeVar("T")
 
 
 class SyncLane:
-    """Calls plain functions."""
-
     def __init__(self, database: Database, guard: ProcessGuard) -> None:
         self._guard = guard
         self._database = database
 
     def transaction(self, fence: Fence) -> Transaction:
-        """Return a new, unopened transaction."""
         return RunTransaction(self._database.handler_engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
@@ -285,7 +279,6 @@ class ProcessGuard:
         """Begin the handler."""
 
     def __exit__(self, *_: object) -> None:
-        """See what it left."""
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the handler: fence, pipes and slot are not its own
         if threading.get_ident() == self._main:
@@ -326,27 +319,16 @@ class ProcessGuard:
         os._exit(BROKEN_STATUS)
 
 
-Lane: TypeAlias = SyncLane | AsyncLane
-"""One way to call handlers."""
+Lane: TypeAlias = SyncLane | AsyncLane  # one way to call handlers
 LARGE = references.REFERENCE_BEGIN
-STORED = (TOKEN_BEGIN, LARGE)
-"""Payloads that may be encrypted begin so."""
+STORED = (TOKEN_BEGIN, LARGE)  # payloads that may be encrypted begin so
 _ERASED = "The payload was erased, so the task cannot run."
 
 
-class _EncryptedRun(Protocol):
-    """What is needed of a run."""
-
-    task: ClaimedTask
-
-
 class Secrecy:
-    """One child's."""
-
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
-        self.listed = bool(encryption.patterns)
-        """Whether the settings encrypt any tasks."""
+        self.listed = bool(encryption.patterns)  # whether the settings encrypt any tasks
         encryption.keyring  # noqa: B018  what is wrong with the keys is said at the start
 
     def covers(self, task: ClaimedTask, spec: HandlerSpec) -> bool:
@@ -369,7 +351,7 @@ class Secrecy:
             raise MissingKeyError(None)
         return secret
 
-    def payload(self, run: _EncryptedRun, text: str) -> str:
+    def payload(self, run: ActiveRun, text: str) -> str:
         """Return the payload of a run, JSON text, as the handler is to have it.
 
         Raises:

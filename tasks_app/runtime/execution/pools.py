@@ -18,8 +18,7 @@ from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
 log = quiet_logger(__name__)
-BLOCKED_S = 0.5
-"""How long one handler may block the loop before that is logged."""
+BLOCKED_S = 0.5  # how long one handler may block the loop before that is logged
 T = TypeVar("T")
 
 
@@ -50,18 +49,16 @@ class AsyncPool:
         lock = threading.Lock()
         self._room = threading.Condition(lock)
         self._end_of_all = threading.Condition(lock)
-        self._aboard = 0
+        self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_at: float | None = None
-        self.blocked_s = BLOCKED_S
         self._warned: set[str] = set()
 
     @property
     def free(self) -> int:
-        """How many places are free."""
-        return self._places - self._aboard
+        return self._places - self._running
 
     @property
     def share(self) -> int:
@@ -70,17 +67,16 @@ class AsyncPool:
 
     @property
     def busy(self) -> bool:
-        return self._aboard > 0
+        return self._running > 0
 
     def start(self, runs: Sequence[ActiveRun]) -> None:
-        """Return at once; the event loop runs them."""
         if not runs:
             return
         try:
             with self._room:
                 loop = self._loop or self._begin()
                 loop.call_soon_threadsafe(self._spawn, runs)
-                self._aboard += len(runs)
+                self._running += len(runs)
         except BaseException:  # no thread for the loop, say
             for run in runs:
                 self._leave(run)
@@ -90,24 +86,23 @@ class AsyncPool:
         """Wait until ``wanted`` places are free or nothing runs; return how many are free."""
         with self._room:
             self._room.wait_for(
-                lambda: self._places - self._aboard >= wanted or not self._aboard, patience_s
+                lambda: self._places - self._running >= wanted or not self._running, patience_s
             )
             return self.free
 
     def await_end(self, patience_s: float) -> None:
-        """Wait until nothing runs."""
         with self._end_of_all:
-            self._end_of_all.wait_for(lambda: not self._aboard, patience_s)
+            self._end_of_all.wait_for(lambda: not self._running, patience_s)
 
-    def look(self) -> None:
+    def warn_if_blocked(self) -> None:
         """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
         loop = self._loop
-        if loop is None or not self._aboard:
+        if loop is None or not self._running:
             self._asked_at = None
         elif self._asked_at is None:
             self._asked_at = time.monotonic()
             loop.call_soon_threadsafe(setattr, self, "_asked_at", None)
-        elif (blocked_s := time.monotonic() - self._asked_at) >= self.blocked_s:
+        elif (blocked_s := time.monotonic() - self._asked_at) >= BLOCKED_S:
             task = asyncio.current_task(loop)
             name = "?" if task is None else task.get_name()
             if task is not None and name not in self._warned:
@@ -157,7 +152,7 @@ class AsyncPool:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
             self._tasks.add(task)  # first: the housekeeper may ask at any moment
-            run.owned = partial(self._tasks.__contains__, task)
+            run.in_loop = partial(self._tasks.__contains__, task)
             task.add_done_callback(partial(self._over, run))
 
     def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
@@ -166,9 +161,9 @@ class AsyncPool:
             log.error("a run ended by an internal error: %s", type(error).__name__)
         self._leave(run)  # it may not even have begun
         with self._room:
-            self._aboard -= 1
+            self._running -= 1
             self._room.notify_all()
-            if not self._aboard:
+            if not self._running:
                 self._end_of_all.notify_all()
 
 
@@ -178,8 +173,7 @@ def _refuse(*_: object) -> NoReturn:
     )
 
 
-THREAD_PATIENCE_S = 0.5
-"""Between two looks at the in-flight set without being called."""
+THREAD_PATIENCE_S = 0.5  # between two looks at the in-flight set without being called
 THREAD_POLL_S = 0.05
 """The same, when something waits: it may have come between our look and our wait."""
 
@@ -200,11 +194,11 @@ class ThreadPool:
         self._carry_out = carry_out
         self._started: list[threading.Thread] = []
         self._room = threading.Condition()
-        self._aboard = 0
+        self._running = 0
 
     @property
     def busy(self) -> bool:
-        return self._aboard > 0
+        return self._running > 0
 
     def start(self) -> None:
         """Start the threads, once; never before a fork."""
@@ -220,15 +214,14 @@ class ThreadPool:
             thread.join(patience_s)
 
     def await_end(self, patience_s: float) -> None:
-        """Wait until one of them has nothing to do."""
         with self._room:
-            if self._aboard == self.number:
+            if self._running == self.number:
                 self._room.wait(patience_s)
 
     def _work(self) -> None:
         while not self._inflight.stopping.is_set():
             with self._room:
-                self._aboard += 1
+                self._running += 1
             run = self._inflight.start_next(self._suits) or self._inflight.start_refused()
             if run is not None:
                 try:
@@ -236,11 +229,11 @@ class ThreadPool:
                 except BaseException as error:  # the thread goes on with others
                     log.error("a run ended by an internal error: %s", type(error).__name__)  # noqa: TRY400
             with self._room:
-                self._aboard -= 1
+                self._running -= 1
                 self._room.notify_all()
             if run is not None:
                 continue
-            with self._inflight.arrived:
-                self._inflight.arrived.wait(
+            with self._inflight.startable:
+                self._inflight.startable.wait(
                     THREAD_POLL_S if self._inflight.waiting else THREAD_PATIENCE_S
                 )

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from random import uniform
 from typing import Any
 
-from tasks_app.domain.encryption import MissingKeyError
-from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Run, Settlement
-from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.db.errors import is_ours, is_refused
-from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.completion import (
-    UNANSWERED_WAIT,
-    Completion,
-    Ending,
-    FailurePolicy,
-    RunAgainError,
-)
-from tasks_app.runtime.execution.invocation import (
-    FenceLostError,
-    Invocation,
-    Lane,
-    NotBegunError,
-    ProcessGuard,
-)
-from tasks_app.runtime.execution.settler import Settler, count_stale
+from tasks_app.runtime.execution.completion import UNANSWERED_WAIT, Completion, EndOfRun
+from tasks_app.runtime.execution.invocation import Invocation, Lane, ProcessGuard
+from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.flow_control.breakers import DependencyReport
-from tasks_app.runtime.handler_db.statements import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.time_limits import TimeLimits
@@ -48,42 +29,39 @@ CONFLICT_WAIT_S = 0.02
 """The longest wait before a handler is called again; each may be twice as long as the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """What all ways through a run share."""
-
-    guard: ProcessGuard
-    run_times: RunTimes
-    limits: TimeLimits
-    invocation: Invocation
-    settler: Settler
-    calls: DependencyReport
-
-
 class Runner:
     """Runs tasks for one child; several threads may at once."""
 
-    def __init__(self, parts: ChildParts, tools: RunParts) -> None:
+    def __init__(
+        self,
+        parts: ChildParts,
+        *,
+        guard: ProcessGuard,
+        run_times: RunTimes,
+        invocation: Invocation,
+        settler: Settler,
+        dependencies: DependencyReport,
+    ) -> None:
         settings = parts.settings
         self._registry = parts.registry
         self._inflight = parts.inflight
         self._async_concurrency = settings.async_concurrency
-        self._settler = tools.settler
         self._slot = parts.slot
-        self._guard = tools.guard
-        self._limits = tools.limits
+        self._guard = guard
+        self._run_times = run_times
+        self._limits = limits = TimeLimits(settings, watched=parts.identity.watched)
+        self._invocation = invocation
+        self._settler = settler
+        self._completion = Completion(
+            parts, invocation=invocation, settler=settler, dependencies=dependencies
+        )
         self._unlimited = {
             spec.name: spec
             for spec in parts.registry
-            if not (spec.is_async or tools.limits.limit_s(spec))
+            if not (spec.is_async or limits.limit_s(spec))
         }
         """The handlers of plain tasks that may be short."""
-        self._run_times = tools.run_times
-        self._invocation = tools.invocation
-        self._calls = tools.calls
-        self._policy = FailurePolicy(settings, parts.database, tools.invocation)
-        self._completion = Completion(parts, tools.invocation, tools.settler, self._policy)
-        self.log_prefix: bool = settings.log_prefix and settings.log_format == "console"
+        self.log_prefix = settings.log_prefix and settings.log_format == "console"
         self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
 
     def carry_out(self, run: ActiveRun) -> None:
@@ -102,7 +80,7 @@ class Runner:
                     settlement = self.attempt(run, spec, None)
                     self._learn(run)
                     self.stop_if_due()
-                    following = self._inflight.go_on(settlement, self._is_short)
+                    following = self._inflight.collect_and_start_next(settlement, self._is_short)
                     if following is None:
                         return
                     run, spec = following, self._unlimited[following.task.name]
@@ -110,10 +88,9 @@ class Runner:
             finally:
                 self._slot.finish(announced)
         finally:
-            self._inflight.leave(run)
+            self._inflight.return_unended(run)
 
     def _start(self, run: ActiveRun, hard_timeout_s: float) -> Run:
-        """Announce a run, before its payload is touched."""
         announced = run.task.run
         self._slot.start(announced, hard_timeout_s)
         run.hard_timeout_s = hard_timeout_s
@@ -130,7 +107,6 @@ class Runner:
         return announced
 
     def _learn(self, run: ActiveRun, at_once: int = 1) -> None:
-        """Learn the time of a run that is over; ``at_once`` runs shared it."""
         self._run_times.learn(run.task.name, (time.monotonic() - run.since) / at_once)
 
     def stop_if_due(self) -> None:
@@ -189,116 +165,52 @@ class Runner:
         Returns:
             Its success, if that may be written together with others; anything else is done with.
         """
-        lane = self._lane(run, spec)
-        while True:
-            try:
-                return self._attempt(run, spec, limit)
-            except RunAgainError:
-                run.commits = False
-                log.info("task %s is run again: its transaction was refused", run.task.task_id)
-                if self._inflight.over:
-                    self._inflight.give_back(run.task, timedelta(0))
-                    return None
-                wait_s = uniform(0, CONFLICT_WAIT_S * 2**run.repeats)  # noqa: S311  not all at once
-                run.repeats += 1
-                lane.aside(partial(self._inflight.stopping.wait, wait_s))
-
-    def _attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
-        task = run.task
-        transaction = self._lane(run, spec).transaction(task.fence)
+        # One that has returned needs no event loop any more.
+        lane = self._invocation.lane(spec) if run.returned is None else self._invocation.plain
+        end = EndOfRun(run, spec, limit)
         deadline = None if limit is None else run.since + limit
-        context = (AsyncTaskContext if spec.is_async else TaskContext)(
-            run, transaction, deadline, self.log_prefix, self.locks
-        )
-        try:
-            settlement = self._call(run, spec, context, transaction, limit)
-            if settlement is None:
-                log.warning("task %s: the lease was lost before it began", task.task_id)
-                count_stale(task)
-                self._inflight.drop(task.fence)
-            elif transaction.active:
-                ending = Ending(run, spec, transaction, settlement, limit)
-                return self._committed(ending, locked=context.has_locks)
-            elif settlement.event is Event.SUCCEED and not task.at_most_once:
+        while True:
+            settlement = None
+            transaction = end.transaction = lane.transaction(run.task.fence)
+            context: TaskContext[Any] = (AsyncTaskContext if spec.is_async else TaskContext)(
+                run, transaction, deadline, self.log_prefix, self.locks
+            )
+            try:
+                try:
+                    if run.returned is None:
+                        returned = run.said(self._invocation.make(run, spec, context, limit))
+                    else:
+                        returned = run.returned
+                        for write in returned.writes:
+                            transaction.write(*write)
+                except BaseException as error:
+                    self._completion.end_without_return(end, error)
+                else:
+                    context.close()  # what the handler left running is too late
+                    settlement = self._completion.end_after_return(end, returned, context)
+            except BaseException as error:
+                self._completion.give_up(run.task, spec, error)
+            finally:
+                context.close()
+                transaction.abandon()
+                context.end_locks()
+            if not end.runs_again:
                 return settlement
-            else:
-                self._keep(task, spec, settlement)
-        except RunAgainError:
-            raise
-        except NotBegunError:
-            self._inflight.give_back(task, UNANSWERED_WAIT)
-        except MissingKeyError as error:
-            self._completion.park(task, spec, error)
-        except BaseException as error:
-            self._completion.give_up(run.task, spec, error)
-        finally:
-            context.close()
-            transaction.abandon()
-            context.end_locks()
-        return None
+            if not self._wait_to_run_again(end, lane):
+                return None
 
-    def _committed(self, ending: Ending, *, locked: bool) -> Settlement | None:
-        """Commit what the run did; return its success if that may be committed beside others.
-
-        ``locked``: it holds locks, which end with the run.
-        """
-        transaction, settlement = ending.transaction, ending.settlement
-        may_wait = ending.run.returned is None and not locked
-        if may_wait and (writes := transaction.late_writes):
-            late = settlement._replace(writes=writes)
-            if self._settler.takes(late):
-                return late
-        self._completion.commit(ending)
-        return None
-
-    def _lane(self, run: ActiveRun, spec: HandlerSpec) -> Lane:
-        """Return how to call its handler; one that has returned needs no event loop any more."""
-        return self._invocation.lane(spec) if run.returned is None else self._invocation.plain
-
-    def _keep(self, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement) -> None:
-        self._completion.keep(task, settlement)
-        if spec.depends_on is not None:  # its breaker hears of a failure before the next call
-            self._invocation.lane(spec).aside(self._calls.tell_failures)
-
-    def _call(
-        self,
-        run: ActiveRun,
-        spec: HandlerSpec,
-        context: TaskContext[Any],
-        transaction: Transaction,
-        limit: float | None,
-    ) -> Settlement | None:
-        """Call the handler, unless it has returned; what it raises is an outcome, after a rollback.
-
-        None: the fence was lost, so that the handler was not called.
-
-        Raises:
-            NotBegunError: it was not called either, and the run is to be given back.
-            MissingKeyError: nor here, and the run is to wait for a key.
-            RunAgainError: it may be called once more.
-        """
-        if run.returned is not None:
-            for write in run.returned.writes:
-                transaction.write(*write)
-            return run.returned
-        try:
-            said = run.said(self._invocation.make(run, spec, context, limit))
-        except FenceLostError:
-            return None
-        except (NotBegunError, MissingKeyError):
-            raise
-        except BaseException as error:
-            ended, untried = transaction.ended, transaction.untried
-            transaction.abandon()
-            if is_refused(error):  # by no task's fault
-                self._inflight.acquit()
-            ours = not ended and is_ours(error)
-            if ours and self._policy.runs_again(run, spec, error, untried=untried):
-                raise RunAgainError from error
-            error = Fail(ENDED) if ended else error
-            return run.said(self._policy.on_handler(run.task, spec, error))
-        context.close()  # what the handler left running is too late for this commit
-        return said
+    def _wait_to_run_again(self, end: EndOfRun, lane: Lane) -> bool:
+        """Return False if the child stops, and the task is given back."""
+        task = end.run.task
+        log.info("task %s is run again: its transaction was refused", task.task_id)
+        if self._inflight.over or not self._inflight.run_again(task.fence):
+            self._inflight.give_back(task, timedelta(0))
+            return False
+        wait_s = uniform(0, CONFLICT_WAIT_S * 2**end.repeats)  # noqa: S311  not all at once
+        end.repeats += 1
+        end.runs_again = False
+        lane.aside(partial(self._inflight.stopping.wait, wait_s))
+        return True
 
     def is_unlimited(self, task: ClaimedTask) -> bool:
         """Whether any thread may run it: a ``timeout`` can only be raised in a main thread."""

@@ -38,17 +38,13 @@ log = quiet_logger(__name__)
 LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then leases end, and a rescue
 follows."""
-REFUSED_WAIT_S = 5.0
-"""How long a child begins nothing new while its outcomes are refused."""
-LOCKED_WAIT_S = 0.5
-"""Until an outcome is tried again whose row somebody else holds."""
-MOST = 1_000
-"""How many outcomes without writes go in one statement."""
+REFUSED_WAIT_S = 5.0  # how long a child begins nothing new while its outcomes are refused
+LOCKED_WAIT_S = 0.5  # until an outcome is tried again whose row somebody else holds
+MOST = 1_000  # how many outcomes without writes go in one statement
 MOST_COMMITS, MOST_WRITES = 32, 64
 """How many commits share a round trip, and how many statements of handlers: more would save
 nothing, and hold up whoever waits for them. A run with more statements commits by itself."""
-LATE_PATIENCE_S = 5.0
-"""How long such a round trip may take: renewals wait meanwhile."""
+LATE_PATIENCE_S = 5.0  # how long such a round trip may take: renewals wait meanwhile
 LATE_S = 1.0
 """Then no other is begun: of many that are stopped one after the other, renewals would wait."""
 
@@ -56,17 +52,13 @@ LATE_S = 1.0
 class Settler:
     """Writes what has ended. Used by main thread and housekeeper, one at a time."""
 
-    def __init__(
-        self, database: Database, inflight: InFlight, late_patience_s: float = LATE_PATIENCE_S
-    ) -> None:
+    def __init__(self, database: Database, inflight: InFlight, lease: timedelta) -> None:
         self._database = database
         self._inflight = inflight
-        self._late_patience_s = late_patience_s
+        self._late_patience_s = min(LATE_PATIENCE_S, lease.total_seconds() / 6)
         self._turn = threading.Lock()
-        self._notices: list[Notice] = []
-        """Of whose turn it is."""
+        self._notices: list[Notice] = []  # of whose turn it is
         self._most = MOST
-        self.last_patience_s = LAST_PATIENCE_S
         self._spared_until = 0.0
 
     def takes(self, settlement: Settlement) -> bool:
@@ -107,7 +99,7 @@ class Settler:
                     self._spared_until = time.monotonic() + patience_s()
                     raise
                 finally:
-                    self._inflight.put_off(LOCKED_WAIT_S)
+                    self._inflight.restart_clock(LOCKED_WAIT_S)
                 self._spared_until = 0.0
                 return more
         finally:  # hooks are told without the lock
@@ -167,11 +159,11 @@ class Settler:
                 HINTS.offer(hints_of_called(called))
                 HINTS.offer(hints_of_returned([left] if state is State.PENDING else []))
                 if state is not None:
-                    tell_settled([left], {left.fence.task_id: state})
+                    report_settled([left], {left.fence.task_id: state})
                 return
 
     def _gives_up(self, began: float) -> bool:
-        return self._inflight.stopping.is_set() and time.monotonic() - began > self.last_patience_s
+        return self._inflight.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
     def _write_all(self, settlements: list[Settlement]) -> bool:
         """An outcome that is refused stops none that is written in another way."""
@@ -236,7 +228,7 @@ class Settler:
         """The database has answered for these: whose state is not there has lost its fence."""
         count_settled(settlements, states)
         for lost in (s for s in settlements if s.fence.task_id not in states):
-            tell_lost(lost)
+            report_lost(lost)
         self._inflight.drop(*[s.fence for s in settlements])
         self._notices += notices_of(settlements, states)
 
@@ -312,7 +304,6 @@ class Settler:
     def _heed(
         self, group: Sequence[Settlement], ended: Sequence[Exception | None]
     ) -> list[Settlement]:
-        """Do what the answers say; return those that were not tried."""
         again, answered, states = list[Settlement](), list[Settlement](), dict[int, State]()
         for settlement, error in zip(group, ended, strict=True):
             if isinstance(error, NotTriedError):
@@ -339,12 +330,10 @@ class Settler:
 
 
 def count_stale(task: ClaimedTask) -> None:
-    """Count a write that was refused, as the lease was lost."""
     TASK_COUNTS.happened(CountedOutcome.STALE, name=task.name, queue=task.queue)
 
 
-def tell_lost(settlement: Settlement) -> None:
-    """Log and count an outcome that was not written, as the lease was lost."""
+def report_lost(settlement: Settlement) -> None:
     if settlement.unsure:
         log.info("task %s: its commit stands, or its lease was lost", settlement.fence.task_id)
         return
@@ -359,7 +348,7 @@ def tell_lost(settlement: Settlement) -> None:
         count_stale(task)
 
 
-def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+def report_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
     """Count and tell what was settled. Hold no lock; nothing is raised."""
     count_settled(settlements, states)
     HOOKS.tell(notices_of(settlements, states))
@@ -386,14 +375,13 @@ def notices_of(
     )
 
 
-def tell_returned(
+def report_returned(
     tasks: Sequence[ClaimedTask],
     states: Mapping[int, State],
     event: Event,
     wait: timedelta = timedelta(0),
     why: str = VANISHED,
 ) -> None:
-    """Count and tell of the claims among these that came back without an outcome."""
     TASK_COUNTS.returned(tasks, states, event)
     HOOKS.tell(
         of_return(task, states[task.task_id], event, wait, why)

@@ -18,19 +18,14 @@ _WAITS, _TAKEN = "waits-", "taken-"
 
 
 class Do(StrEnum):
-    """What may be asked for."""
-
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
-    COUNT_STRANGERS = "count strangers"
-    """Write down how many messages of other pools were refused."""
+    COUNT_STRANGERS = "count strangers"  # write down how many messages of other pools were refused
 
 
 @dataclass(frozen=True, slots=True)
 class ControlCommand:
-    """What somebody asks of the pool."""
-
     do: Do
     ids: tuple[int, ...] = ()
     queue: str = ""
@@ -46,11 +41,9 @@ class Mailbox:
 
     @classmethod
     def beside(cls, slots: Path) -> Mailbox:
-        """Return the mailbox of the worker with these slots."""
         return cls(slots.with_name("commands"))
 
     def leave(self, command: ControlCommand) -> None:
-        """Put a command in, whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         name = uuid4().hex
         draft = self._folder / f"draft-{name}"
@@ -79,9 +72,7 @@ class Mailbox:
             yield taken, ControlCommand(Do(values["do"]), ids, values["queue"], values["reason"])
 
     def done(self, taken: Path) -> None:
-        """Delete a command that was carried out."""
         taken.unlink(missing_ok=True)
 
     def put_back(self, taken: Path) -> None:
-        """Leave a command to the next look, of this child or another."""
         taken.rename(taken.with_name(taken.name.replace(_TAKEN, _WAITS)))

@@ -24,12 +24,14 @@ from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.in_flight import ACQUITS_S
-from tasks_app.runtime.execution.settler import Settler, tell_returned
-from tasks_app.runtime.handlers.active_run import ReturnedClaim
+from tasks_app.runtime.execution.executor import Executor
+from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S, HeldClaim
+from tasks_app.runtime.execution.settler import report_returned
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
+from tasks_app.runtime.run_times import RunTimeReport
 from tasks_app.runtime.statistics import CountReport
+from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
@@ -38,12 +40,9 @@ log = quiet_logger(__name__)
 REAP_EVERY_S = 2.0
 ROUND_S = 0.25
 """The longest pause: how late a slow task's neighbours, and the worker's end, are noticed."""
-IDLE_ROUND_S = 1.0
-"""The same, while the child has nothing in hand."""
-MOST_FAILED_WRITES = 1
-"""Per round: it may have waited a second for a lock, and renewals are due."""
-LAST_WRITES = 10
-"""The same, when the child ends: what is left then waits for the end of its lease."""
+IDLE_ROUND_S = 1.0  # the same, while the child has nothing in hand
+MOST_FAILED_WRITES = 1  # per round: it may have waited a second for a lock, and renewals are due
+LAST_WRITES = 10  # the same, when the child ends: what is left then waits for the end of its lease
 
 
 class Housekeeper:
@@ -52,14 +51,12 @@ class Housekeeper:
     def __init__(
         self,
         parts: ChildParts,
-        settler: Settler,
+        *,
+        executor: Executor,
         reaper: Reaper,
         shutdown: Shutdown,
-        renewer: LeaseRenewer,
-        returner: ClaimReturner,
-        more_duties: Sequence[Callable[[], None]] = (),
+        mailbox: Mailbox,
     ) -> None:
-        """``more_duties`` are done in every round, so they must be cheap when idle."""
         settings = parts.settings
         self._flush_after_s = settings.flush_after.total_seconds()
         self._give_back_after_s = settings.give_back_after.total_seconds()
@@ -68,22 +65,38 @@ class Housekeeper:
         self._inflight = parts.inflight
         self._slot = parts.slot
         self._identity = parts.identity
-        self._settler = settler
+        self._settler = executor.settler
         self._reaper = reaper
         self._shutdown = shutdown
-        self._renewer = renewer
-        self._returner = returner
-        self._report = CountReport(parts.database)
-        self._duties = (
+        self.renewer = LeaseRenewer(parts)
+        self._returner = ClaimReturner(parts)
+        self._commands = ControlCommands(parts.database, mailbox, self.renewer.renew_soon)
+        self._counts = CountReport(parts.database)
+        self._run_times = RunTimeReport(
+            parts.database,
+            executor.run_times.snapshot,
+            parts.registry,
+            threads=1 + executor.threads.number,
+            async_concurrency=settings.async_concurrency,
+        )
+        self._duties: tuple[Callable[[], None], ...] = (
             self._depart,
             self._reap,
             self._flush,
-            returner.give_back,
+            self._returner.give_back,
             self._run_pending_writes,
-            self._report.write_counts,
-            *more_duties,
-            renewer.renew,
+            self._counts.write_counts,
+            parts.admission.pass_on,
+            executor.fetcher.prepare_statements,
+            self._run_times.report,
+            self._commands.carry_out,
+            executor.async_pool.warn_if_blocked,
+            executor.dependencies.tell,
+            executor.runner.locks.renew,
+            ATTEMPTS.tell,
+            self.renewer.renew,
         )
+        """Done in every round, so they must be cheap when idle."""
         self._reap_at = 0.0
         self._put_off: dict[Callable[[], None], float] = {}
         self._ends = threading.Event()
@@ -100,9 +113,8 @@ class Housekeeper:
         return self._thread.is_alive()
 
     def stop(self, patience_s: float) -> None:
-        """End after the current round."""
         self._ends.set()
-        self._inflight.wake.set()
+        self._inflight.housekeeper_wake.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
 
@@ -134,19 +146,19 @@ class Housekeeper:
                         "housekeeper: %s failed, again soon: %s", duty.__name__, brief(error)
                     )
                     if remedy_for(error) is Remedy.SPARE:
-                        self._inflight.acquit()
+                        self._inflight.note_outage()
                     if is_unanswered(error):
                         self._ends.wait(patience_s())
                         return
                     refused.append(duty)
             pause_s = len(refused) * patience_s()
-            if self._renewer.renew in refused:  # a lease, however short, may be asked for thrice
+            if self.renewer.renew in refused:  # a lease, however short, may be asked for thrice
                 pause_s = min(pause_s, self._renew_every_s)
             self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
             nap_s = self.next_nap_s()
         finally:
-            self._inflight.wake.wait(nap_s)
-            self._inflight.wake.clear()
+            self._inflight.housekeeper_wake.wait(nap_s)
+            self._inflight.housekeeper_wake.clear()
 
     def _end_as_orphan(self) -> None:
         """Claim nothing more; the parent is gone, who would kill us at a hard limit."""
@@ -170,7 +182,7 @@ class Housekeeper:
         naps = [
             slow_s - (now - run.since) for run in self._inflight.running() if not run.in_async_pool
         ]
-        naps.append(self._renewer.due_at - now)
+        naps.append(self.renewer.due_at - now)
         longest = ROUND_S if self._inflight.busy else min(IDLE_ROUND_S, slow_s)
         return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
 
@@ -180,12 +192,12 @@ class Housekeeper:
             self._inflight.write_later(
                 lambda connection: heartbeats.leave(connection, self._identity.owner)
             )
-            self._shutdown.leave(self.last_round, lambda: self._report.write_counts(last=True))
+            self._shutdown.leave(self.last_round, lambda: self._counts.write_counts(last=True))
 
     def _reap(self) -> None:
         if time.monotonic() >= self._reap_at:
             self._reap_at = time.monotonic() + REAP_EVERY_S
-            self._reaper.look()
+            self._reaper.reap_dead()
 
     def _flush(self) -> None:
         waited = self._inflight.oldest_finished_s()
@@ -200,7 +212,7 @@ class Housekeeper:
         """
         self._returner.release()
         self._run_pending_writes(most_failed=LAST_WRITES)
-        self._report.write_counts(last=True)
+        self._counts.write_counts(last=True)
 
     def _run_pending_writes(self, most_failed: int = MOST_FAILED_WRITES) -> None:
         """Do what others left to us. A write that waits for a lock goes behind the others."""
@@ -220,8 +232,7 @@ class Housekeeper:
             raise trouble
 
 
-MOST_SHOWN = 100
-"""Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
+MOST_SHOWN = 100  # runs in a heartbeat row, the oldest first; async ones may run in thousands
 
 
 class LeaseRenewer:
@@ -235,8 +246,7 @@ class LeaseRenewer:
         self._database = parts.database
         self._inflight = parts.inflight
         self._queues_shown: tuple[str, ...] = ()
-        self.due_at = 0.0
-        """By ``time.monotonic``."""
+        self.due_at = 0.0  # by ``time.monotonic``
         self.known = threading.Event()
         """Set once the scan can see that this child serves its queues."""
         patience = settings.healthy_for + settings.renew_every
@@ -251,7 +261,7 @@ class LeaseRenewer:
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
             return
-        self._inflight.leave_unowned()
+        self._inflight.return_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             heartbeats.beat(
@@ -300,45 +310,44 @@ class ClaimReturner:
         self._inflight = parts.inflight
 
     def give_back(self) -> None:
-        """Take back what waits behind slow tasks, and release what is on its way back."""
         self._inflight.take_back(self._give_back_after_s)
         self.release()
 
     def release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        groups: dict[tuple[timedelta, str], list[ReturnedClaim]] = defaultdict(list)
+        groups: dict[tuple[timedelta, str], list[HeldClaim]] = defaultdict(list)
         for item in self._inflight.returning():
-            groups[item.wait, item.suspect].append(item)
-        for (wait, suspect), items in groups.items():
-            self._release(items, wait, suspect=suspect)
+            groups[item.wait, item.crash].append(item)
+        for (wait, crash), items in groups.items():
+            self._release(items, wait, crash=crash)
 
-    def _release(self, items: list[ReturnedClaim], wait: timedelta, *, suspect: str) -> None:
+    def _release(self, items: list[HeldClaim], wait: timedelta, *, crash: str) -> None:
         fences = [item.fence for item in items]
         refused = set[int]()
         with self._database.begin() as connection:
             idle_s = time.monotonic() - self._database.losses.idle
-            if idle_s <= ACQUITS_S:
-                suspect = ""
-            if suspect:  # it answers us: so it was they alone
+            if idle_s <= OUTAGE_GRACE_S:
+                crash = ""
+            if crash:  # it answers us: so it was they alone
                 done = rescue_claims(
                     connection,
                     fences,
                     lease=wait,
                     max_crashes=self._max_crashes,
-                    kind=suspect,
+                    kind=crash,
                     left=refused,  # to the end of their leases
                 )
             else:
                 done = release(connection, fences, wait=wait, left=refused)
             left = [f for f in fences if f.task_id not in done and f.task_id not in refused]
             held = still_held(connection, left) if left else set()
-        back_at = time.monotonic() + (FIRST_S if suspect else wait.total_seconds())
+        back_at = time.monotonic() + (FIRST_S if crash else wait.total_seconds())
         self._inflight.back_at = max(self._inflight.back_at, back_at)
         for fence in fences:
             if fence.task_id not in held:
                 self._inflight.drop(fence)
-        event = Event.RESCUE if suspect else Event.RELEASE
-        tell_returned([item.task for item in items], done, event, wait, suspect or VANISHED)
+        event = Event.RESCUE if crash else Event.RELEASE
+        report_returned([item.task for item in items], done, event, wait, crash or VANISHED)
 
 
 CONTROL_ACTOR = "remote control"

@@ -32,7 +32,7 @@ from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.browse import Outline
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution.settler import tell_returned, tell_settled
+from tasks_app.runtime.execution.settler import report_returned, report_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hint_sender import Hint
@@ -52,12 +52,9 @@ class _Found(NamedTuple):
 
     guilty: dict[int, str]
     innocent: dict[int, str]
-    told: set[int]
-    """Of which it was told that they are charged."""
-    unsure: set[int]
-    """Perhaps charged by this reaper: its COMMIT was not answered."""
-    refused: set[int]
-    """What the database refuses to move: after its lease the rescuer tries."""
+    told: set[int]  # of which it was told that they are charged
+    unsure: set[int]  # perhaps charged by this reaper: its COMMIT was not answered
+    refused: set[int]  # what the database refuses to move: after its lease the rescuer tries
 
 
 class Reaper:
@@ -75,7 +72,7 @@ class Reaper:
         self._found: dict[str, _Found] = {}
         """What dead children held that are not done with yet, by owner."""
 
-    def look(self) -> int:
+    def reap_dead(self) -> int:
         """Reap every child of this worker whose process is gone; return how many could not be.
 
         A child cannot be reaped while somebody, perhaps another reaper, holds one of its rows.
@@ -119,7 +116,7 @@ class Reaper:
         if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
                 moved = release(connection, [t.fence for t in innocent], left=found.refused)
-            tell_returned(innocent, moved, Event.RELEASE)
+            report_returned(innocent, moved, Event.RELEASE)
             _hint(innocent, moved)
         self._charge(view, guilty if view.running or self._leaves else claims, found)
         with self._database.begin() as connection:
@@ -209,7 +206,7 @@ class Reaper:
                 kind=kind,
                 left=found.refused,
             )
-        tell_returned(others, moved, Event.RESCUE, why=kind)
+        report_returned(others, moved, Event.RESCUE, why=kind)
 
     def _settle(self, view: SlotView, charged: list[ClaimedTask], found: _Found) -> None:
         settlements = [self._verdict(view, task) for task in charged]
@@ -220,7 +217,7 @@ class Reaper:
             found.unsure.update(task.task_id for task in charged)
             raise
         HINTS.offer(hints_of_returned(s for s in settlements if s.fence.task_id in moved))
-        tell_settled(settlements, moved)
+        report_settled(settlements, moved)
         found.told.update(moved)
 
     def _is_charged(self, view: SlotView, task: ClaimedTask) -> bool:

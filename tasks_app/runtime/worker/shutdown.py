@@ -21,14 +21,13 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_each
 from tasks_app.runtime.execution.claims import ChildParts
-from tasks_app.runtime.execution.settler import Settler, tell_returned, tell_settled
+from tasks_app.runtime.execution.settler import Settler, report_returned, report_settled
 from tasks_app.runtime.scoreboard import Stage
 from tasks_app.runtime.tracing.tracing import flush_traces
 
 log = quiet_logger(__name__)
 
-COMMITS_S = 0.5
-"""How long a run that is being committed is waited for."""
+COMMITS_S = 0.5  # how long a run that is being committed is waited for
 LONGEST_LEAVE_S = 3.0
 """Then the process ends in any case: tasks that it could not settle are rescued."""
 ALONE_S = 0.5
@@ -49,8 +48,6 @@ class Shutdown:
         self._slot = parts.slot
         self._registry = parts.registry
         self._settler = settler
-        self.commits_s = COMMITS_S
-        self.longest_leave_s = LONGEST_LEAVE_S
         self.end_process: Callable[[int], object] = os._exit
         self.sleep: Callable[[float], object] = time.sleep
         self._drains_since: float | None = None
@@ -61,7 +58,9 @@ class Shutdown:
 
         A child that was asked alone ends by itself.
         """
-        if self._slot.stage is not Stage.RUNS or _is_over(self._inflight.asked_at, ALONE_S):
+        if self._slot.stage is not Stage.RUNS or _is_over(
+            self._inflight.stop_requested_at, ALONE_S
+        ):
             self._inflight.stop()
         if not self._inflight.stopping.is_set():
             return
@@ -71,16 +70,18 @@ class Shutdown:
 
     @property
     def due(self) -> bool:
-        """Whether what still runs is to be let go."""
         return self._inflight.busy and (
             self._slot.stage is Stage.LEAVES
             or _is_over(self._drains_since, self._grace_s)
-            or (self._slot.stage is Stage.RUNS and _is_over(self._inflight.asked_at, ALONE_S))
+            or (
+                self._slot.stage is Stage.RUNS
+                and _is_over(self._inflight.stop_requested_at, ALONE_S)
+            )
         )
 
     def asked_alone(self) -> bool:
         """Whether a signal asked this child to end, and not its whole worker."""
-        asked_at = self._inflight.asked_at
+        asked_at = self._inflight.stop_requested_at
         if asked_at is None:
             return False
         while self._slot.stage is Stage.RUNS and not _is_over(asked_at, ALONE_S):
@@ -92,14 +93,14 @@ class Shutdown:
 
         What was let go comes last: from then on it may start elsewhere, so we end at once.
         """
-        last_call = threading.Timer(self.longest_leave_s, self._end)
+        last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
         last_call.daemon = True
         last_call.start()
         self._inflight.stop()
         self.drain()
-        tasks = self._inflight.let_go()
+        tasks = self._inflight.disown()
         self._await_commits()
-        tasks += self._inflight.let_go(committing=True)
+        tasks += self._inflight.disown(committing=True)
         log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
         for duty in (
             self._settler.flush,
@@ -116,7 +117,7 @@ class Shutdown:
         self._end()
 
     def _await_commits(self) -> None:
-        ends = time.monotonic() + self.commits_s
+        ends = time.monotonic() + COMMITS_S
         while self._inflight.running() and time.monotonic() < ends:
             self.sleep(0.005)
 
@@ -126,7 +127,7 @@ class Shutdown:
         A child that was asked alone may have been asked by its own task: that counts as a crash, or
         it would come back for ever.
         """
-        alone = self._slot.stage is Stage.RUNS and self._inflight.asked_at is not None
+        alone = self._slot.stage is Stage.RUNS and self._inflight.stop_requested_at is not None
         endings = [interrupted(task, self._registry.get(task.name), self._rng) for task in tasks]
         free = [ending.fence for ending in endings if alone and ending.event is Event.RELEASE]
         charged = [ending for ending in endings if ending.fence not in free]
@@ -139,8 +140,8 @@ class Shutdown:
                 max_crashes=self._max_crashes,
                 kind=INTERRUPTED,
             )
-        tell_settled(charged, moved)
-        tell_returned(tasks, back, Event.RESCUE, ALONE_WAIT, INTERRUPTED)
+        report_settled(charged, moved)
+        report_returned(tasks, back, Event.RESCUE, ALONE_WAIT, INTERRUPTED)
 
     def _end(self) -> None:
         """Free the slot first: this death is nobody's fault."""

@@ -93,18 +93,14 @@ def run_work(
 TIDY_AT_MOST = 1_000
 ON_THE_WAY_S = 0.1
 """The look ahead may take so long to reach the database: what is due since then is not missed."""
-DRAIN_NAP_S = 0.1
-"""Between two looks of a child that waits for its siblings' last tasks."""
-SHORTEST_NAP_S = 0.005
-"""Instants that lie closer together are served together."""
-IN_VAIN = Pace(0.0, 20, 0.1)
+DRAIN_NAP_S = 0.1  # between two looks of a child that waits for its siblings' last tasks
+SHORTEST_NAP_S = 0.005  # instants that lie closer together are served together
+FRUITLESS = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
 of their time. Who has just got one does not rest: it may have been there before its notice."""
 
 
 class StandaloneWorker:
-    """Claims for one child until it stops or the pool is drained."""
-
     def __init__(
         self,
         settings: Settings,
@@ -126,8 +122,8 @@ class StandaloneWorker:
         self._crowded_since: float | None = None
         self._noticed = False
         self._mark_at = 0.0
-        self._in_vain = Throttle(IN_VAIN)
-        self._rest_s = 0.0
+        self._fruitless = Throttle(FRUITLESS)
+        self._pause_s = 0.0
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
@@ -141,7 +137,7 @@ class StandaloneWorker:
         """
         if not drain:
             self.duties.rescuer.let_renew()
-        self.child.threads.start()
+        self.child.executor.threads.start()
         listens = self._settings.hints and not drain
         with Listener(self.child.database, self.notice) if listens else nullcontext():
             self._work(drain=drain)
@@ -155,7 +151,7 @@ class StandaloneWorker:
             taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
-            self.child.executor.run_waiting(self.child.threads.number if taken else 0)
+            self.child.executor.run_waiting(self.child.executor.threads.number if taken else 0)
             if taken:
                 continue
             if drain and self._drained():
@@ -166,7 +162,7 @@ class StandaloneWorker:
         """End the nap: there may be work in these queues; none: in any."""
         if not queues or not queues.isdisjoint(self._queues):
             self._noticed = True
-            self._inflight.stirred.set()
+            self._inflight.claimer_wake.set()
 
     def claim(self, *, drain: bool = False) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
@@ -180,9 +176,9 @@ class StandaloneWorker:
             return None
         self._crowded_since = None
         if taken:
-            self._in_vain.forget()
+            self._fruitless.forget()
         elif noticed:
-            self._rest_s = self._in_vain.rest_after(time.monotonic() - self._claimed_at)
+            self._pause_s = self._fruitless.rest_after(time.monotonic() - self._claimed_at)
         return taken
 
     def _is_hopeless(self, error: SQLAlchemyError) -> bool:
@@ -202,7 +198,7 @@ class StandaloneWorker:
         What siblings run may make something due, so no child leaves before the last is over. What
         was rescued or given back may be due again only after some seconds.
         """
-        if not self._inflight.empty or self.child.runs_aside or self._slot.others_run:
+        if not self._inflight.empty or self.child.executor.busy or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
         self._every(self.tidy)
@@ -227,12 +223,12 @@ class StandaloneWorker:
                 near = self._upcoming(self._settings.scan_interval.total_seconds())
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
-            rest_s, self._rest_s = min(self._rest_s, interval), 0.0
-            if self._inflight.stopping.wait(rest_s):
+            pause_s, self._pause_s = min(self._pause_s, interval), 0.0
+            if self._inflight.stopping.wait(pause_s):
                 return
-            interval -= rest_s
-        self._inflight.stirred.wait(interval)
-        self._inflight.stirred.clear()
+            interval -= pause_s
+        self._inflight.claimer_wake.wait(interval)
+        self._inflight.claimer_wake.clear()
 
     def _upcoming(self, within_s: float) -> list[Upcoming]:
         with self.child.database.begin() as connection:

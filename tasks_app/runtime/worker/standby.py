@@ -25,23 +25,17 @@ from tasks_app.runtime.worker.child import Child
 log = quiet_logger(__name__)
 
 JOIN_S = 1.0
-FRONT = 10
-"""Tasks at the front of each queue that are looked at for one that nobody takes."""
+FRONT = 10  # tasks at the front of each queue that are looked at for one that nobody takes
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyTiming:
-    """How often a standby looks."""
-
     look_every_s: float = 1.0
-    first_look_within_s: float = 0.25
-    """So that children that start together do not ask together."""
-    longest_nap_s: float = 5.0
-    """While another process leads."""
+    first_look_within_s: float = 0.25  # so that children that start together do not ask together
+    longest_nap_s: float = 5.0  # while another process leads
     hungry_after: timedelta = timedelta(seconds=45)
     """A task that is due for so long, or for four scans, should have reached an idle child."""
-    hunger_every_s: float = 6.0
-    """Two of these, and a pause, before what the slot shows is stale."""
+    hunger_every_s: float = 6.0  # two of these, and a pause, before what the slot shows is stale
     stand_back_s: float = 5.0
     """After a message that the broker did not take: perhaps it takes one from another worker."""
 
@@ -71,13 +65,13 @@ class Standby:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop standing in, and give the lease back."""
         self._child.inflight.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
 
     def _work(self) -> None:
-        self._child.renewer.known.wait(self._timing.look_every_s)  # or its scan would pass us by
+        known = self._child.housekeeper.renewer.known
+        known.wait(self._timing.look_every_s)  # or its scan would pass us by
         nap = self._rng.uniform(0.0, self._timing.first_look_within_s)
         while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or has no parent
             nap = self._look()
@@ -85,7 +79,6 @@ class Standby:
         self._leader.duties.stop()
 
     def _look(self) -> float:
-        """Lead if nobody does; return the seconds until the next look."""
         jitter = self._rng.uniform(0.75, 1.25)
         try:
             self._feel_hunger()

@@ -41,18 +41,13 @@ LEAVE_PATIENCE_S = 5.0
 """How long a child may take to let go. One that takes longer never lets its other threads run."""
 _DRAINS = "nothing more starts; what runs may end, and a second signal lets go of it"
 _LEAVES = "letting go of what runs: it goes back"
-POLL_S = 0.05
-"""Between two looks whether a child has ended."""
+POLL_S = 0.05  # between two looks whether a child has ended
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How a worker's processes have ended."""
-
-    status: int
-    """The worst of theirs."""
-    stopped_by: str | None
-    """The signal that asked them to stop; None: they ended by themselves."""
+    status: int  # the worst of theirs
+    stopped_by: str | None  # the signal that asked them to stop; None: they ended by themselves
 
 
 class Place:
@@ -65,8 +60,7 @@ class Place:
         self._stays = stays
         self._pause_s = 0.0
         self._start()
-        self.status: int | None = None
-        """Of the last one, once it needs no replacement."""
+        self.status: int | None = None  # of the last one, once it needs no replacement
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
@@ -115,7 +109,7 @@ def supervise(
     liveness = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
     remove_abandoned()
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
-    asked, told = heed_signals(slots), 0
+    asked, logged = heed_signals(slots), 0
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
         look_at, leaves_at = 0.0, float("inf")
@@ -124,7 +118,7 @@ def supervise(
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 watch_children(slots, liveness.beat)
-            told = _tell(asked, told, slots.stage)
+            logged = _log_signal(asked, logged, slots.stage)
             if stay and any(place.status for place in places):
                 slots.drain()
             if slots.stage is Stage.LEAVES:
@@ -140,11 +134,10 @@ def supervise(
         liveness.end()
 
 
-def _tell(asked: Sequence[int], told: int, stage: Stage) -> int:
-    """Say what a new signal leads to; return how many have come."""
-    if len(asked) > told:
-        said = _LEAVES if stage is Stage.LEAVES else _DRAINS
-        log.warning("%s: %s", signal.Signals(asked[-1]).name, said)
+def _log_signal(asked: Sequence[int], logged: int, stage: Stage) -> int:
+    if len(asked) > logged:
+        news = _LEAVES if stage is Stage.LEAVES else _DRAINS
+        log.warning("%s: %s", signal.Signals(asked[-1]).name, news)
     return len(asked)
 
 
@@ -176,8 +169,8 @@ def heed_signals_of_child(inflight: InFlight) -> None:
     """A signal to this child asks it alone to end; one to its group also reaches the parent."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if inflight.asked_at is None:
-            inflight.asked_at = time.monotonic()
+        if inflight.stop_requested_at is None:
+            inflight.stop_requested_at = time.monotonic()
 
     _on_each(stop)
 
@@ -188,12 +181,9 @@ def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
 
 
 SILENT_S = 60.0
-STALE_S = 15.0
-"""A child notes every few seconds whether it starves; an older note is ignored."""
-LOOK_EVERY_S = 1.0
-"""How late a child is killed at its hard limit."""
-MOST_NAMED = 20
-"""Tasks in a line of the log; async ones may run in thousands."""
+STALE_S = 15.0  # A child notes every few seconds whether it starves; an older note is ignored
+LOOK_EVERY_S = 1.0  # how late a child is killed at its hard limit
+MOST_NAMED = 20  # tasks in a line of the log; async ones may run in thousands
 
 
 def watch_children(slots: Scoreboard, show: Callable[[str], object], trouble: str = "") -> None:

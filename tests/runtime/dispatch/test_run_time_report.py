@@ -37,7 +37,7 @@ class Report:
         self.clock.now += seconds
         self.paces |= paces
         self.bench.sql("UPDATE task_pace SET updated_at = 'epoch'")
-        self.report.tell()
+        self.report.report()
         with self.bench.engine.connect() as connection:
             rows = connection.execute(
                 text("SELECT name, run_s FROM task_pace WHERE updated_at > 'epoch'")
@@ -111,7 +111,7 @@ def test_a_write_that_failed_is_still_news(bench: Bench, clock: Any) -> None:
         connection.execute(text("LOCK task_pace IN SHARE MODE"))
         report.paces["a"] = 0.1
         with pytest.raises(OperationalError):
-            report.report.tell()
+            report.report.report()
 
     assert report.after(1) == {"a": 0.1}
 

@@ -59,7 +59,7 @@ def test_a_run_is_owned_from_its_first_moment_on(
     async def h(ctx: Any) -> None: ...
 
     child = bench.child()
-    child.executor.async_pool._tasks = Watched(child.inflight.leave_unowned)
+    child.executor.async_pool._tasks = Watched(child.inflight.return_unowned)
     task_id = bench.create()
 
     child.execute([task_id])
@@ -272,9 +272,9 @@ def test_a_task_that_runs_alone_does(bench: Bench) -> None:
 class TestWhatOneDoesToTheLoop:
     @pytest.mark.test_all
     def test_who_keeps_it_from_the_others_is_named_once(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture
+        self, bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        bench.tuning["executor.async_pool.blocked_s"] = 0.05
+        monkeypatch.setattr("tasks_app.runtime.execution.pools.BLOCKED_S", 0.05)
 
         @bench.handler("blocks")
         async def blocks(ctx: Any) -> None:
@@ -483,7 +483,7 @@ def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_char
 
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    until(lambda: Reaper(database, bench.slots, bench.registry, settings).look() == 0)
+    until(lambda: Reaper(database, bench.slots, bench.registry, settings).reap_dead() == 0)
 
     aboard = "SELECT count(*) FROM task_pending WHERE state = 'PENDING' AND failures = 0"
     assert bench.sql(f"{aboard} AND crashes = 1") == number
@@ -599,7 +599,7 @@ class TestCancellations:
             return ctx.attempt
 
         child = bench.child()
-        monkeypatch.setattr(type(child.inflight), "leave_unowned", lambda _: None)
+        monkeypatch.setattr(type(child.inflight), "return_unowned", lambda _: None)
         seen = []
         while steps.cancelled:
             task_id = bench.create()

@@ -36,8 +36,8 @@ def write(ctx: Any, through: str = "connection") -> None:
 
 
 @pytest.fixture(autouse=True)
-def _slow_machine(bench: Bench) -> None:
-    bench.tuning["run_times.fast_s"] = 10.0
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 10.0)
 
 
 @pytest.fixture

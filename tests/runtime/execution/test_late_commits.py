@@ -284,6 +284,8 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
         with bench.engine.begin() as connection:
             task = claimed_task(connection)
         writes = ((query, (task.task_id, "")),)
+        child.inflight.receive([task])
+        child.inflight.start_next()
         child.inflight.collect(ending(task, Event.SUCCEED)._replace(writes=writes, task=task))
 
     def lost(*_: object) -> None:
@@ -291,7 +293,7 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
 
     monkeypatch.setattr(settler.Settler, "_commit_each", lost)
 
-    assert not child.settler.flush_quietly()
+    assert not child.executor.settler.flush_quietly()
 
 
 def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
@@ -302,6 +304,8 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
     outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
+    child.inflight.receive([task])
+    child.inflight.start_next()
     child.inflight.collect(outcome)
     child.inflight.refuse(outcome)
 
@@ -310,7 +314,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 
     monkeypatch.setattr(Runner, "attempt", breaks)
     with pytest.raises(MemoryError):
-        child.executor._runner.write_all(child.settler.flush_quietly)
+        child.executor.runner.write_all(child.executor.settler.flush_quietly)
 
     assert child.inflight.running() == []
     assert [item.fence for item in child.inflight.returning()] == [task.fence]

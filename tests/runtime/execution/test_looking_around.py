@@ -11,7 +11,7 @@ from tests.runtime.bench import Bench
 def test_it_takes_what_comes_first_now_and_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "LOOKS_EVERY_S", 3600.0)
+    monkeypatch.setattr(executor, "LOOK_AROUND_EVERY_S", 3600.0)
     bench.succeeding()
     child = bench.child(claim_size=1)
     by_sql = [bench.create(priority=0) for _ in range(3)]

@@ -156,7 +156,9 @@ def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
     assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
 
 
-def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench) -> None:
+def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where no outcome waits to be written, as after handlers that use their connection."""
 
     @bench.handler("connects")
@@ -164,13 +166,14 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench
     def t(ctx: Any) -> None:
         ctx.connection.execute(text("SELECT 1"))
 
-    bench.tuning["run_times.fast_s"] = 3600.0  # a slow run would be news at once
+    # A slow run would be news at once.
+    monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 3600.0)
     child = bench.child(start=False)
     child.execute([bench.create("connects")])
-    child.inflight.wake.clear()
+    child.inflight.housekeeper_wake.clear()
     child.execute([bench.create() for _ in range(FEW_RUNS - 1)])
-    assert not child.inflight.wake.is_set()
+    assert not child.inflight.housekeeper_wake.is_set()
 
     child.execute([bench.create()])
 
-    assert child.inflight.wake.is_set()
+    assert child.inflight.housekeeper_wake.is_set()

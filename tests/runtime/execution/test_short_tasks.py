@@ -15,9 +15,9 @@ pytestmark = pytest.mark.timeout(60, method="thread")
 
 
 @pytest.fixture(autouse=True)
-def _slow_machine(bench: Bench) -> None:
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is short on any machine is short here, too."""
-    bench.tuning["run_times.fast_s"] = 10.0
+    monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 10.0)
 
 
 def test_each_outcome_of_a_row_is_its_own(bench: Bench) -> None:
@@ -116,16 +116,18 @@ def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> N
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
 
-def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(bench: Bench) -> None:
+def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outcomes of the others are written before it: they shall not wait for it."""
-    bench.tuning["run_times.fast_s"] = 0.05
+    monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 0.05)
 
     @bench.handler()
     def slow(ctx: Any) -> None:
         written = bench.sql("SELECT count(*) FROM task_completed")
         bench.runs.append(written)
         for _ in range(50):
-            child.run_times.learn(ctx.name, 60.0)
+            child.executor.run_times.learn(ctx.name, 60.0)
 
     ids = [bench.create() for _ in range(3)]
     child = warm(bench.child(start=False))  # no housekeeper, whose renewal may lock a row

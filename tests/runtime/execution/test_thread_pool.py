@@ -112,8 +112,8 @@ def test_what_waits_behind_slow_ones_goes_back_when_all_threads_are_busy(bench: 
     ids = [bench.create() for _ in range(6)]
     child = bench.child(extra_threads=1, give_back_after=0.1)
     for _ in range(40):
-        child.run_times.learn("t", 0.0)  # so that it claims all of them
-        child.run_times.next_group(500)
+        child.executor.run_times.learn("t", 0.0)  # so that it claims all of them
+        child.executor.run_times.next_group(500)
     thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
@@ -150,7 +150,7 @@ def test_a_claim_is_for_all_threads(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child(extra_threads=3, together=False)
     for _ in range(3):
-        child.run_times.learn("t", 0.1)
+        child.executor.run_times.learn("t", 0.1)
         child.executor.next_group()
 
     assert child.executor.next_group() == 8  # 0.2 s of work for each
@@ -158,7 +158,7 @@ def test_a_claim_is_for_all_threads(bench: Bench) -> None:
 
 def carried(child: Child, lane: str, task_id: int) -> None:
     if lane == "threads":
-        child.threads.start()
+        child.executor.threads.start()
         child.executor.fetcher.claim([task_id])
     else:
         with suppress(MemoryError):
@@ -189,7 +189,6 @@ def test_whichever_way_a_run_is_left_it_ends_or_goes_back(
         (Runner, "_start"),
         (Runner, "_learn"),
         (Runner, "attempt"),
-        (Runner, "_attempt"),
         (TaskContext, "__init__"),
         (Invocation, "make"),
         (InFlight, "collect"),

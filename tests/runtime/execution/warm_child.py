@@ -13,8 +13,8 @@ from tests.waiting import until
 def warm(child: Child, name: str = "t") -> Child:
     """Let it know already that these tasks are short, and claim many at once."""
     for _ in range(30):
-        child.run_times.learn(name, 0.0001)
-        child.run_times.next_group(500)
+        child.executor.run_times.learn(name, 0.0001)
+        child.executor.run_times.next_group(500)
     return child
 
 

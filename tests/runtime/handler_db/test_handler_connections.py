@@ -293,7 +293,7 @@ def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
     seen = declare(bench, way, LEAKS[leak], fails=fails)
     child = bench.child(async_connections=1, async_concurrency=1)
     for _ in range(30):
-        child.run_times.learn("t", 0.0001)
+        child.executor.run_times.learn("t", 0.0001)
     ids = [bench.create(payload={"n": n}) for n in range(4)]
 
     child.execute(ids)

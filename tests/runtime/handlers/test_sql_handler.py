@@ -272,13 +272,15 @@ class TestTimeout:
 
         assert "due to user request" in bench.attempts(task_id)[0].message
 
-    def test_the_limit_is_gone_before_the_next_task(self, bench: Bench, declare: Declare) -> None:
+    def test_the_limit_is_gone_before_the_next_task(
+        self, bench: Bench, declare: Declare, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """And before the settle: an outcome is not to end by the handler's limit."""
         shown = "INSERT INTO effect SELECT 1, current_setting('statement_timeout')"
         declare(shown, "limited", timeout="50s")
         declare(shown, "free")
         ids = [bench.create(name) for name in ("limited", "free", "limited", "free")]
-        bench.tuning["run_times.fast_s"] = 60.0
+        monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 60.0)
 
         bench.execute(ids)
 

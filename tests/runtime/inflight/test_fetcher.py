@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
 from tests.runtime.bench import Bench
@@ -37,13 +39,13 @@ def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
 
 
 def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
-    bench: Bench,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.succeeding()
     child = bench.child()
     executor = child.executor
     limit(bench, there=True)
-    executor.fetcher.hindered_s = 3600.0
+    monkeypatch.setattr("tasks_app.runtime.execution.claims.HINDERED_S", 3600.0)
 
     with watched(child.database.engine, SHORT) as claims:
         for _ in range(2):

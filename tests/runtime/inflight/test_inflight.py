@@ -9,7 +9,13 @@ from uuid import uuid4
 from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.execution.in_flight import InFlight
+from tasks_app.runtime.execution.in_flight import (
+    CLAIM_TRANSITIONS,
+    WAITING,
+    ClaimEvent,
+    ClaimState,
+    InFlight,
+)
 from tests.factory import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -148,13 +154,48 @@ def test_nothing_starts_after_the_stop() -> None:
     assert len(inflight.returning()) == 1
 
 
+def test_a_child_that_stops_returns_what_was_to_be_written_alone() -> None:
+    inflight = InFlight()
+    first = task(1)
+    inflight.receive([first])
+    inflight.start_next()
+    inflight.collect(done(first))
+    inflight.refuse(done(first))
+
+    inflight.stop()
+    inflight.take_all_back()
+
+    assert fences_on_the_way_back(inflight) == [first.fence]
+    assert inflight.start_refused() is None
+
+
+def test_each_state_is_reached_and_left() -> None:
+    assert {after for after in CLAIM_TRANSITIONS.values() if after} == {*ClaimState} - {WAITING}
+    assert {state for state, _ in CLAIM_TRANSITIONS} == {*ClaimState}
+    assert {event for _, event in CLAIM_TRANSITIONS} == {*ClaimEvent}
+
+
+def test_an_event_that_is_not_listed_changes_nothing() -> None:
+    inflight = InFlight()
+    first, strange = task(1), task(2)
+    inflight.receive([first])
+
+    for claimed in (first, strange):
+        inflight.collect(done(claimed))
+        inflight.drop(claimed.fence)
+
+    assert (inflight.held(), inflight.finished()) == ([first.fence], [])
+    assert not inflight.begin_commit(first.fence)
+    assert inflight.waiting == 1
+
+
 def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
     inflight = InFlight()
     first = task(1)
     inflight.receive([first])
     inflight.start_next()
 
-    taken = inflight.let_go()
+    taken = inflight.disown()
     inflight.collect(done(first))
     inflight.give_back(first, LEASE)
 
@@ -170,9 +211,9 @@ def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
     inflight.start_next()
 
     assert inflight.begin_commit(first.fence)
-    assert inflight.let_go() == []
+    assert inflight.disown() == []
     assert inflight.begin_commit(first.fence)
-    assert inflight.let_go(committing=True) == [first]
+    assert inflight.disown(committing=True) == [first]
     assert not inflight.begin_commit(first.fence)
 
 
@@ -326,10 +367,10 @@ def test_a_run_whose_thread_is_dead_goes_back_and_one_at_most_once_is_unknown() 
         thread.start()
         thread.join()
         (run,) = inflight.running()
-        inflight.leave_unowned()
-        inflight.leave(run)  # its lane may do so, too
+        inflight.return_unowned()
+        inflight.return_unended(run)  # its lane may do so, too
 
-    assert [(item.fence, item.suspect) for item in inflight.returning()] == [
+    assert [(item.fence, item.crash) for item in inflight.returning()] == [
         (usual.fence, BROKEN_OFF)
     ]
     (settlement,) = inflight.finished()
@@ -347,8 +388,8 @@ def test_who_carries_out_a_run_owns_it_and_leaves_none_that_has_ended() -> None:
     assert second is not None
 
     inflight.collect(done(first.task))
-    inflight.leave(first)
-    inflight.leave_unowned()
+    inflight.return_unended(first)
+    inflight.return_unowned()
 
     assert inflight.returning() == []
     assert inflight.running() == [second]
@@ -360,7 +401,7 @@ def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -
     inflight.receive([first, second])
     for claimed in (first, second):
         inflight.start_next()
-        inflight.give_back(claimed, LEASE, suspect="lost")
-        inflight.acquit()
+        inflight.give_back(claimed, LEASE, crash="lost")
+        inflight.note_outage()
 
-    assert [item.suspect for item in inflight.returning()] == ["", ""]
+    assert [item.crash for item in inflight.returning()] == ["", ""]

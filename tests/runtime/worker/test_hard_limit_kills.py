@@ -56,7 +56,7 @@ def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
 def reap(bench: Bench) -> None:
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    Reaper(database, bench.slots, bench.registry, bench.settings()).look()
+    Reaper(database, bench.slots, bench.registry, bench.settings()).reap_dead()
 
 
 def charges(bench: Bench, tasks: list[ClaimedTask]) -> list[tuple[str, int, int]]:

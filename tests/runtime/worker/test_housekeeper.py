@@ -18,8 +18,6 @@ from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import succeeded
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.worker.housekeeper import ClaimReturner, Housekeeper
-from tasks_app.runtime.worker.reaper import Reaper
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
@@ -220,7 +218,7 @@ def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench
     slow = Slow(bench)
     child = bench.child()
     housekeeper = child.housekeeper
-    until(lambda: child.renewer.due_at)
+    until(lambda: child.housekeeper.renewer.due_at)
     idle = housekeeper.next_nap_s()
     bench.beside(child.execute, [bench.create("slow")])
     assert slow.started.wait(10)
@@ -374,15 +372,8 @@ class Broken:
 def test_the_housekeeper_outlives_whatever_a_round_raises(bench: Bench) -> None:
     """A handler may have taken all memory, or broken the logs, just when the housekeeper works."""
     child, broken = bench.child(start=False), Broken()
-    keeper = Housekeeper(
-        child.parts,
-        child.settler,
-        Reaper(child.database, bench.slots, bench.registry, child.parts.settings),
-        child.shutdown,
-        child.renewer,
-        ClaimReturner(child.parts),
-        [broken],
-    )
+    keeper = child.housekeeper
+    keeper._duties = (broken,)
     keeper.start()
 
     until(lambda: broken.rounds > 2)
@@ -448,12 +439,12 @@ def test_who_was_answered_does_not_wait_any_more(bench: Bench, refusals: Refusal
 
     run()
     refusals.refuse("55P03", "settle successes", times=1)
-    child.settler.flush_quietly()
-    child.settler.flush_quietly()
+    child.executor.settler.flush_quietly()
+    child.executor.settler.flush_quietly()
     assert bench.state(first) == "RUNNING"
-    child.settler.flush()
+    child.executor.settler.flush()
     run()
-    child.settler.flush_quietly()
+    child.executor.settler.flush_quietly()
 
     assert bench.states([first, second]) == ["SUCCEEDED"] * 2
 
@@ -462,14 +453,14 @@ def test_an_error_of_ours_at_a_settle_leaves_nothing_behind(bench: Bench) -> Non
     """What is claimed would be held for ever by a child that gets no other message."""
     bench.succeeding()
     child = bench.child()
-    known, errors = child.settler.flush, iter([RuntimeError("ours"), RuntimeError("ours")])
+    known, errors = child.executor.settler.flush, iter([RuntimeError("ours"), RuntimeError("ours")])
 
     def flush() -> bool:
         if (error := next(errors, None)) is not None:
             raise error
         return known()
 
-    child.settler.flush = flush  # type: ignore[method-assign]
+    child.executor.settler.flush = flush  # type: ignore[method-assign]
     ids = [bench.create() for _ in range(5)]
 
     child.execute(ids)

@@ -73,7 +73,7 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
         heartbeats.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
     dead(ids, running=1)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 9
     (attempt,) = bench.attempts(ids[0])
@@ -93,11 +93,11 @@ def test_a_second_thread_may_reap_the_same_child_meanwhile(bench: Bench, dead: D
     open_meanwhile: list[int] = []
 
     def meanwhile() -> None:
-        open_meanwhile.append(one.look())
+        open_meanwhile.append(one.reap_dead())
 
     # When the row of the dead child has left the list, gates are asked for.
     with once_after(database.engine, "t.order_key, t.limit_key", meanwhile):
-        assert one.look() == 0
+        assert one.reap_dead() == 0
 
     assert open_meanwhile == [0]
 
@@ -113,7 +113,7 @@ def test_what_goes_back_is_hinted_at_before_the_next_scan(
     claimed = [bench.create() for _ in range(3)]
     dead(claimed, running=1)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert set(told(ear)) == {*claimed}
 
@@ -123,7 +123,7 @@ def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> Non
     task_id = bench.create(max_attempts=1)
     dead([task_id])
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
     assert (bench.task(task_id).error or "").startswith("process died")
@@ -135,7 +135,7 @@ def test_a_child_that_died_before_any_start_counts_as_a_crash_for_its_claims(
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=0)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
 
@@ -144,7 +144,7 @@ def test_of_several_that_ran_nobody_knows_who_it_was(bench: Bench, dead: Dead) -
     ids = [bench.create() for _ in range(5)]
     dead(ids, running=3)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3 + [("PENDING", 0, 0)] * 2
 
@@ -153,7 +153,7 @@ def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead
     ids = [bench.create() for _ in range(250)]
     dead(ids, running=200)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 200 + [("PENDING", 0, 0)] * 50
 
@@ -164,7 +164,7 @@ def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_char
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=2, others=MOST_RUNS - 1)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
 
@@ -173,7 +173,7 @@ def test_at_most_once_is_never_run_again(bench: Bench, dead: Dead) -> None:
     task_id = bench.create()
     dead([task_id], at_most_once=True)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
     assert (bench.task(task_id).error or "").startswith("outcome unknown")
@@ -184,7 +184,7 @@ def test_a_task_whose_cancellation_was_asked_for_is_cancelled(bench: Bench, dead
     dead([task_id])
     bench.sql("UPDATE task_pending SET cancel_requested_at = now() WHERE id = :id", id=task_id)
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert bench.state(task_id) == "CANCELLED"
 
@@ -198,12 +198,12 @@ def test_two_reapers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
 
         def look(one: Reaper, together: threading.Barrier = together) -> None:
             together.wait(10)
-            one.look()
+            one.reap_dead()
 
         for thread in [bench.beside(look, one) for one in both]:
             thread.join(10)
 
-        reaper(bench).look()  # who met a locked row left the rest to the next look
+        reaper(bench).reap_dead()  # who met a locked row left the rest to the next look
         assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 3
         assert bench.slots.occupied() == []
 
@@ -222,12 +222,12 @@ def test_a_failure_is_told_although_its_reaper_was_killed_before_it_could(
     database = Database(bench.url)
     one = reaper(bench, database)
     with commit_unanswered(database.engine, number=2), pytest.raises(OperationalError):
-        one.look()  # it reads first, then charges
+        one.reap_dead()  # it reads first, then charges
     assert bench.state(task_id) == "FAILED"
     assert heard == []
 
     next_one = one if same else reaper(bench)
-    until(lambda: next_one.look() == 0, 10, "the end of the time that another has to tell")
+    until(lambda: next_one.reap_dead() == 0, 10, "the end of the time that another has to tell")
 
     (notice,) = heard
     assert (notice.kind, notice.task_id, notice.name) == (NoticeKind.FAILED, task_id, "t")
@@ -243,14 +243,14 @@ def test_who_has_charged_a_task_is_left_the_time_to_tell(bench: Bench, dead: Dea
 
     def listen(notice: Notice) -> None:
         if not heard and not meanwhile:
-            meanwhile.append(reaper(bench).look())
+            meanwhile.append(reaper(bench).reap_dead())
         heard.append(notice)
 
     HOOKS.subscribe(listen)
     bench.at_end(lambda: HOOKS.unsubscribe(listen))
     dead([bench.create(max_attempts=1)])
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert meanwhile == [1]
     assert [notice.kind for notice in heard] == [NoticeKind.FAILED]
@@ -266,7 +266,7 @@ def test_a_child_whose_task_had_ended_charges_nobody(
         (task,) = claims_of(connection, "dead")
         assert succeed(connection, ending(task))
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     (line,) = [r.message for r in caplog.records if r.name.endswith("reaper")]
     assert line.endswith("died: what ran in it is settled already")
@@ -276,7 +276,7 @@ def test_a_child_whose_task_had_ended_charges_nobody(
 def test_a_living_child_is_left_alone(bench: Bench) -> None:
     slot = bench.slots.take("alive")
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert [view.owner for view in bench.slots.occupied()] == ["alive"]
     slot.free()
@@ -288,7 +288,7 @@ def test_a_grave_that_somebody_holds_shut_does_not_keep_the_others_open(
     locked, free = bench.create(retry="1h"), bench.create(retry="1h")
     dead([locked], owner="dead 1")
     dead([free], owner="dead 2")
-    look = reaper(bench).look
+    look = reaper(bench).reap_dead
 
     with bench.engine.begin() as user:
         user.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": locked})
@@ -315,7 +315,7 @@ def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
         def occupied(self) -> list[SlotView]:
             return [replace(view, running=(runs[a],)) for view in super().occupied()]
 
-    reaper(bench, slots=Late(bench.slots.path)).look()
+    reaper(bench, slots=Late(bench.slots.path)).reap_dead()
 
     assert counts(bench, [a, b]) == [("PENDING", 0, 0), ("PENDING", 1, 0)]
 
@@ -346,7 +346,7 @@ def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
     with bench.engine.begin() as connection:
         claim(connection, [task_id], claimer(owner="new"), uuid4())
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, [task_id]) == [("RUNNING", 0, 0)]
     assert bench.task(task_id).owner == "new"
@@ -360,8 +360,8 @@ def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, de
 
     with bench.engine.begin() as person:
         person.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
-        open_meanwhile = sibling.look()
-    open_afterwards = sibling.look()
+        open_meanwhile = sibling.reap_dead()
+    open_afterwards = sibling.reap_dead()
 
     assert (open_meanwhile, open_afterwards) == (1, 0)
     assert bench.state(task_id) == "PENDING"
@@ -374,7 +374,7 @@ def test_who_dies_while_its_worker_leaves_charges_nobody(bench: Bench, dead: Dea
     dead([*ran, unstarted], running=2)
     bench.slots.leave()
 
-    reaper(bench).look()
+    reaper(bench).reap_dead()
 
     assert counts(bench, [*ran, unstarted]) == [("PENDING", 0, 0)] * 3
     assert bench.slots.occupied() == []

@@ -161,7 +161,7 @@ def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threa
     held = Held(bench)
     quick, slow = bench.create("quick"), bench.create("held")
     child = bench.child(flush_after=60)
-    child.run_times.learn("held", 0.0)  # so that nobody flushes before it
+    child.executor.run_times.learn("held", 0.0)  # so that nobody flushes before it
     bench.beside(child.execute, [quick, slow])
     assert held.started.wait(10)
     assert bench.state(quick) == "RUNNING"
@@ -187,8 +187,10 @@ def test_a_task_that_was_to_be_cancelled_does_not_come_back(
     assert bench.state(task_id) == "CANCELLED"
 
 
-def test_a_commit_in_progress_is_waited_for(bench: Bench, ended: threading.Event) -> None:
-    bench.tuning["shutdown.commits_s"] = 10
+def test_a_commit_in_progress_is_waited_for(
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks_app.runtime.worker.shutdown.COMMITS_S", 10)
     at_the_end: list[str] = []
 
     def end(_status: int) -> None:
@@ -286,7 +288,7 @@ def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Even
 
 def ask(child: Child) -> None:
     """As a signal handler does."""
-    child.inflight.asked_at = 0.0
+    child.inflight.stop_requested_at = 0.0
 
 
 def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Event) -> None:
@@ -330,7 +332,7 @@ def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
     child, _ = running(bench, ids)
     assert held.started.wait(10)
 
-    child.inflight.asked_at = time.monotonic()
+    child.inflight.stop_requested_at = time.monotonic()
     held.go_on.set()
 
     assert ended.wait(10)
@@ -388,9 +390,9 @@ def test_an_idle_child_is_not_ended_by_its_housekeeper(
 @pytest.mark.test_all
 @pytest.mark.parametrize("once", [False, True], ids=["collected", "at_most_once"])
 def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
-    bench: Bench, *, once: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, once: bool
 ) -> None:
-    bench.tuning["settler.last_patience_s"] = 0.3
+    monkeypatch.setattr("tasks_app.runtime.execution.settler.LAST_PATIENCE_S", 0.3)
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
 
@@ -412,9 +414,9 @@ def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
 
 
 def test_the_end_comes_although_the_database_does_not_answer(
-    bench: Bench, ended: threading.Event
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.tuning["shutdown.longest_leave_s"] = 0.3
+    monkeypatch.setattr("tasks_app.runtime.worker.shutdown.LONGEST_LEAVE_S", 0.3)
     held = Held(bench)
     task_id = bench.create("held")
     child, _ = running(bench, [task_id])

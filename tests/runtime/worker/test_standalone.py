@@ -71,7 +71,7 @@ def test_a_drain_waits_for_what_it_gave_back_for_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that has to run alone is turned away while another one runs on and on."""
-    monkeypatch.setattr(in_flight, "LONE_WAIT", timedelta(seconds=0.5))
+    monkeypatch.setattr(in_flight, "EXCLUSIVE_WAIT", timedelta(seconds=0.5))
     bench.succeeding()
     crashed = "UPDATE task_pending SET attempt = 1, crashes = 1 WHERE id = :id"
     away = "SELECT state = 'PENDING' AND scan_at > now() FROM task_pending WHERE id = :id"
@@ -176,8 +176,8 @@ def test_a_child_that_is_woken_in_vain_rests(bench: Bench) -> None:
     for queues in (set(), {"other"}, {"default"}, {"default", "other"}):
         work.notice(queues)
         assert work.claim() == 0
-        rests.append(work._rest_s)
-        work._rest_s = 0.0
+        rests.append(work._pause_s)
+        work._pause_s = 0.0
 
     assert rests[:2] == [0, 0]  # one slow look is no sign
     assert all(0 < rest <= 0.1 for rest in rests[2:])
@@ -191,12 +191,12 @@ def test_a_child_that_has_just_got_a_task_does_not_rest(bench: Bench) -> None:
         assert work.claim() == 0
     bench.create()
     assert work.claim() == 1
-    work._rest_s = 0.0
+    work._pause_s = 0.0
 
     work.notice({"default"})  # of the task that is claimed already
     assert work.claim() == 0
 
-    assert work._rest_s == 0
+    assert work._pause_s == 0
 
 
 @pytest.mark.test_all

@@ -84,7 +84,7 @@ def test_its_first_look_comes_when_the_scan_can_see_its_child(
 ) -> None:
     """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
     child, order = bench.child(), []
-    known, wait = child.renewer.known, child.renewer.known.wait
+    known, wait = child.housekeeper.renewer.known, child.housekeeper.renewer.known.wait
     monkeypatch.setattr(known, "wait", lambda _: wait(30) and order.append("known"))
     leader = Mock(hold=lambda: order.append("look"))
     standby = Standby(bench.settings(), leader, child, HURRIED)
