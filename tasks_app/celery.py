@@ -15,7 +15,7 @@ def find_app() -> Any:
 
 with uncollected():  # little of what imports make is garbage
     from tasks_app.domain.config.settings import load_settings
-    from tasks_app.domain.errors import USAGE, ConfigurationError
+    from tasks_app.domain.errors import EXIT_USAGE, ConfigurationError
     from tasks_app.runtime.project import set_up_framework
 
     try:
@@ -25,4 +25,4 @@ with uncollected():  # little of what imports make is garbage
         app = make_celery(load_settings(), find_app)
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
-        raise SystemExit(USAGE) from None
+        raise SystemExit(EXIT_USAGE) from None

@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import Claimer, claim
-from tasks_app.pool.runs.settle_success import is_fence_lost, last_word
+from tasks_app.pool.runs.settle_success import is_fence_lost, success_statement
 from tasks_app.pool.tasks.create import create_one
 
 LEASE = timedelta(seconds=30)
@@ -97,7 +97,7 @@ def ending(task: ClaimedTask, event: Event = Event.SUCCEED, **changes: Any) -> S
 
 def succeed(connection: Connection, settlement: Settlement) -> bool:
     """Say the last word of a run in the transaction that is open; False: the fence is lost."""
-    word, driver = last_word(settlement), connection.connection.driver_connection
+    word, driver = success_statement(settlement), connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     answer = driver.pgconn.exec_params(word.sql, word.values, word.types)
     if answer.status != ExecStatus.FATAL_ERROR:

@@ -22,7 +22,7 @@ from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded.stack import temporary
-from tasks_app.pool.dispatch.scan import due, upcoming
+from tasks_app.pool.dispatch.scan import find_due, find_upcoming
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.runs.claim import Claimer, claim
@@ -109,19 +109,19 @@ def measure(connection: Connection) -> dict[str, float]:
     figures = {f"{part}, a task": statistics.median(used) for part, used in parts.items()}
 
     reads: dict[str, tuple[Callable[[], Any], int]] = {
-        "scan, 5,000 ids of one queue": (lambda: due(connection, {"default": 5_000}), 10),
-        "scan, 1,000 queues": (lambda: due(connection, dict.fromkeys(_queues(), 500)), 10),
-        "next due instant, 1,000 queues": (lambda: upcoming(connection, _queues(), LEASE), 10),
+        "scan, 5,000 ids of one queue": (lambda: find_due(connection, {"default": 5_000}), 10),
+        "scan, 1,000 queues": (lambda: find_due(connection, dict.fromkeys(_queues(), 500)), 10),
+        "next due instant, 1,000 queues": (lambda: find_upcoming(connection, _queues(), LEASE), 10),
         "rescue, nothing to do": (
             lambda: rescue_expired(connection, lease=LEASE, max_crashes=5),
             10,
         ),
         "get one task": (lambda: browse.get(connection, 1_000_000_007), 10),
-        "list, newest 50": (lambda: browse.find(connection, most=50), 5),
-        "list, newest 50 FAILED": (lambda: browse.find(connection, state="FAILED"), 5),
+        "list, newest 50": (lambda: browse.find_tasks(connection, most=50), 5),
+        "list, newest 50 FAILED": (lambda: browse.find_tasks(connection, state="FAILED"), 5),
         "doctor, due work": (lambda: diagnostics.due_work(connection), 5),
-        "doctor, beyond the lease": (lambda: diagnostics.beyond_lease(connection), 5),
-        "stats": (lambda: browse.stats(connection), 1),
+        "doctor, beyond the lease": (lambda: diagnostics.expired_leases(connection), 5),
+        "stats": (lambda: browse.count_tasks(connection), 1),
     }
     for name, (act, times) in reads.items():
         figures[name] = meter.of(act, times)

@@ -21,13 +21,13 @@ from psycopg.pq import DiagnosticField
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app import create_task
-from tasks_app.domain.handlers.settlement import succeeded
+from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.embedded.stack import temporary
 from tasks_app.pool.runs.claim import Claimer, claim
 from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
-from tasks_app.pool.runs.settle_success import last_word
+from tasks_app.pool.runs.settle_success import success_statement
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.amend import replace_payload
 
@@ -41,15 +41,18 @@ def _claimer(owner: str) -> Claimer:
 
 
 def _group(connection: Connection, task: ClaimedTask) -> bool:
-    return bool(settle_group(connection, [succeeded(task, None, 1)]))
+    return bool(settle_group(connection, [settle_return(task, None, 1)]))
 
 
 def _one(connection: Connection, task: ClaimedTask) -> bool:
-    return settle_one(connection, succeeded(task, None, 1)) is not None
+    return settle_one(connection, settle_return(task, None, 1)) is not None
 
 
 def _effect(connection: Connection, task: ClaimedTask) -> bool:
-    word, driver = last_word(succeeded(task, None, 1)), connection.connection.driver_connection
+    word, driver = (
+        success_statement(settle_return(task, None, 1)),
+        connection.connection.driver_connection,
+    )
     answer = driver.pgconn.exec_params(word.sql, word.values, word.types)  # type: ignore[union-attr]
     return bool(answer.error_field(DiagnosticField.SQLSTATE) != b"TA002")
 

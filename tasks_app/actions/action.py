@@ -106,7 +106,7 @@ class Action:
     """It reads what handlers declare."""
 
     @property
-    def is_of_an_id(self) -> bool:
+    def has_numeric_target(self) -> bool:
         return self.on.endswith("_id")
 
     @property

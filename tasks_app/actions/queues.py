@@ -15,7 +15,7 @@ from tasks_app.actions.action import ActionResult, Nothing, Role, Short, action,
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind
-from tasks_app.domain.locks import MOST_COUNTED, parts_of
+from tasks_app.domain.locks import MOST_COUNTED, lock_parts
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import limits
 from tasks_app.runtime.api import queues as verbs
@@ -282,7 +282,7 @@ class Room:
 @action(Role.ADMIN, "Limit", on="resource", command="locks limit", takes=Room)
 def limit_lock(connection: Connection, resource: str, given: Room, by: str) -> ActionResult:
     """Set how many may hold a resource; it overrides the code. Without NUMBER the code decides."""
-    parts_of(resource)
+    lock_parts(resource)
     limits.limit_lock(connection, resource, given.number, by=by)
     text = "as the code says" if given.number is None else f"at most {given.number}"
     return ActionResult(f"{resource}: {text}.", {"resource": resource, "most": given.number})

@@ -128,13 +128,13 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
     batch = _locked(connection, batch_id)
     if batch.status not in {BatchStatus.RUNNING, BatchStatus.STOPPING}:
         raise BatchStateError(batch_id, f"Batch {batch_id} does not run: it is {batch.status}.")
-    instances.change(connection, batch_id, BatchStatus.STOPPING)
+    instances.set_status(connection, batch_id, BatchStatus.STOPPING)
     note(connection, "stop batch", {"batch": batch_id}, who=by)
     for step in instances.find_steps(connection, batch_id):
         partition_runs.lock_tasks(connection, batch_id, step)
     cancel_these(connection, instances.waiting_tasks(connection, batch_id), by=Author(by))
     if not instances.unfinished_tasks(connection, batch_id, 1):
-        instances.change(connection, batch_id, BatchStatus.STOPPED)
+        instances.set_status(connection, batch_id, BatchStatus.STOPPED)
     return instances.count_running(connection, batch_id)
 
 
@@ -156,7 +156,7 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
         raise BatchStateError(
             batch_id, f"Batch {batch_id} still runs. Stop it first: tasks-app batch stop {batch_id}"
         )
-    instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
+    instances.set_status(connection, batch_id, BatchStatus.ABANDONED, batch.error)
     for step in instances.find_steps(connection, batch_id):
         drop_views_and_marks(connection, batch_id, step)
     note(connection, "abandon batch", {"batch": batch_id}, who=by)

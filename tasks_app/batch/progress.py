@@ -57,7 +57,9 @@ class JobProgress:
                 statuses[name] = StepStatus.PLANNING
         ended = policies.status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
-            instances.change(self._connection, self._id, ended, policies.error_of_batch(statuses))
+            instances.set_status(
+                self._connection, self._id, ended, policies.error_of_batch(statuses)
+            )
 
     def insert_plan(self, step: Step, plan: Plan) -> None:
         program = self._program(step)
@@ -76,10 +78,10 @@ class JobProgress:
 
     def divide(self, step: Step, into: int) -> None:
         """Divide each partition that has not started. Raises PlanError if one is no key range."""
-        partition_runs.close(self._connection, self._id, step.name)
+        partition_runs.end_partitions(self._connection, self._id, step.name)
         idle = [
             each
-            for each in partitions.of_batch(self._connection, self._id)
+            for each in partitions.find_by_batch(self._connection, self._id)
             if each.step == step.name and each.is_untouched and each.status in NOT_DONE
         ]
         if idle:
@@ -99,7 +101,7 @@ class JobProgress:
         if self._stopping:
             self.carry_out(step, Move.STOP)
             return {"move": Move.STOP}
-        partition_runs.close(self._connection, self._id, step.name)
+        partition_runs.end_partitions(self._connection, self._id, step.name)
         parts = partition_runs.find(self._connection, self._id, step.name, *NOT_DONE)
         self._change(step, StepStatus.RUNNING, rounds=rounds)
         enough = step.join.enough
@@ -117,7 +119,7 @@ class JobProgress:
         return {"started": len(parts)}
 
     def follow(self, step: Step) -> Move:
-        partition_runs.close(self._connection, self._id, step.name)
+        partition_runs.end_partitions(self._connection, self._id, step.name)
         stored = instances.find_steps(self._connection, self._id)[step.name]
         tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
         given: Any = {"stopping": self._stopping, "reduces": step.reduce is not None}
@@ -165,7 +167,7 @@ class JobProgress:
         self._change(step, status, **more)
         if tasks:
             cancel_these(self._connection, tasks, by=Author(f"batch {self._id}"))
-            partition_runs.close(self._connection, self._id, step.name, left)
+            partition_runs.end_partitions(self._connection, self._id, step.name, left)
 
     def _change(self, step: Step, status: StepStatus, **more: Any) -> None:
         instances.change_step(self._connection, self._id, step.name, status, **more)
@@ -196,7 +198,7 @@ class JobProgress:
 
 
 def drop_views_and_marks(connection: Connection, batch_id: int, step: str) -> None:
-    for stored in partitions.of_batch(connection, batch_id):
+    for stored in partitions.find_by_batch(connection, batch_id):
         if stored.step != step:
             continue
         if stored.partition.view is not None:

@@ -20,7 +20,7 @@ from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.locks import LostUpdateError
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
-from tasks_app.pool.fragments.conditions import LOOK_EVERY_S
+from tasks_app.pool.fragments.conditions import CHECK_STOPPED_EVERY_S
 from tasks_app.runtime.db.errors import sqlstate
 
 LONGEST_NAME = 60
@@ -167,7 +167,9 @@ class RunTuning:
     first_wait_s: float = 0.05
     longest_wait_s: float = 5.0
     others_wait_s: float = 1.0  # when other runs hold its remaining rows and may give them back
-    look_every_s: float = LOOK_EVERY_S  # how often a run checks whether its queue stands still
+    look_every_s: float = (
+        CHECK_STOPPED_EVERY_S  # how often a run checks whether its queue stands still
+    )
     steal_look_every_s: float = 1.0  # whether a partition waits, so that none need be divided
     measure_every_s: float = 30.0  # how much is left, which reads half of the keys
     worth_s: float = 4.0  # less work is not divided: a second worker starts with small chunks

@@ -25,7 +25,7 @@ from tasks_app.broker.task_loading import load_tasks
 from tasks_app.broker.worker import connect_worker
 from tasks_app.broker.worker_pool import PoolWorker, install_signal_handlers
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.runtime.encryption.encryption import Encryption
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -142,7 +142,9 @@ def register(app: Celery, process: ProcessState | None = None) -> None:
             queue = (self.request.delivery_info or {}).get("routing_key")
             child.execute(ids, wake=wake is not None, queue=queue)
         except Exception as error:
-            log.error("a message ended early; the scan finds its tasks again: %s", brief(error))  # noqa: TRY400  no traceback: it may show payloads
+            # Without a traceback, which may show payloads.
+            text = "a message ended early; the scan finds its tasks again: %s"
+            log.error(text, first_line(error))  # noqa: TRY400
 
     @app.task(name=SCAN, **quiet)
     def scan() -> None:

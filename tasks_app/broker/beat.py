@@ -23,7 +23,7 @@ from tasks_app.broker.processes import beat_leader
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.durations import to_the_second
 from tasks_app.domain.errors import PublishError
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
@@ -187,7 +187,7 @@ class PoolScheduler(Scheduler):
             self._note = f"the broker takes no messages, since {since}"
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-            log.warning("%s failed %s times in a row: %s", what, self._failures, brief(error))
+            log.warning("%s failed %s times in a row: %s", what, self._failures, first_line(error))
 
 
 def report_from_beat(app: Celery, settings: Settings, database: Database) -> None:
@@ -235,7 +235,7 @@ class BeatReporter:
 
     def _send(self, notices: list[Notice]) -> None:
         with self._database.begin() as connection:
-            alive = heartbeats.live(connection, self._settings.lease)
+            alive = heartbeats.live_workers(connection, self._settings.lease)
         node_of = {queue: worker.node for worker in alive for queue in worker.queues}
         by_node: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for notice in notices:

@@ -33,12 +33,12 @@ from tasks_app.broker.outage import BlockedError, try_to_send, why_away
 from tasks_app.broker.publisher import PATIENCE_S
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, why_unreachable
+from tasks_app.domain.config.unreachable import NOT_GRANTED, PERMISSION_ADVICE, why_unreachable
 from tasks_app.domain.config.urls import is_local
 from tasks_app.domain.errors import (
-    AWAY,
-    NO,
-    USAGE,
+    EXIT_NO,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
     ConfigurationError,
     PublishError,
     SchemaError,
@@ -47,7 +47,7 @@ from tasks_app.domain.errors import (
 )
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
@@ -74,9 +74,9 @@ class RefusedStart(SystemExit):
 
 
 def _refused(error: TasksError) -> RefusedStart:
-    status = USAGE
+    status = EXIT_USAGE
     if isinstance(error, SchemaError | PublishError):
-        status = NO if isinstance(error, SchemaError) else AWAY
+        status = EXIT_NO if isinstance(error, SchemaError) else EXIT_UNREACHABLE
     return RefusedStart(str(error), status)
 
 
@@ -107,7 +107,7 @@ def check_environment(app: Celery, settings: Settings) -> None:
         raise RefusedStart(
             "accept_content lacks json, and our messages are JSON. "
             "Add json to it, or remove it from celeryconfig.py.",
-            USAGE,
+            EXIT_USAGE,
         )
     for sentence in (*internals.notices_at_start(), *driver_internals.said_at_start()):
         log.warning(sentence)
@@ -141,13 +141,13 @@ def check_database(settings: Settings) -> None:
         why = why_unreachable(str(error.orig))
         state = sqlstate(error)
         if not state and not why.away:
-            raise RefusedStart(str(why), USAGE) from None
+            raise RefusedStart(str(why), EXIT_USAGE) from None
         if state == NOT_GRANTED:
-            raise RefusedStart(MAY_NOT, NO) from None
+            raise RefusedStart(PERMISSION_ADVICE, EXIT_NO) from None
         if isinstance(error, ProgrammingError):
             raise  # only its traceback shows the cause
-        failure = f"The database could not carry it out ({brief(error)}). Try again."
-        raise RefusedStart(failure if state else str(why), AWAY) from None
+        failure = f"The database could not carry it out ({first_line(error)}). Try again."
+        raise RefusedStart(failure if state else str(why), EXIT_UNREACHABLE) from None
     if notice:
         log.warning(notice)
     if off:

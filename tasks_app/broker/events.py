@@ -17,8 +17,8 @@ from celery.events.event import Event
 from celery.utils.time import utcoffset
 
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.handlers.settlement import decoded_line, exception_text
-from tasks_app.domain.tasks.error_text import clean, quiet_logger
+from tasks_app.domain.handlers.settlement import decode_or_none, exception_text
+from tasks_app.domain.tasks.error_text import quiet_logger, storable_text
 from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.runtime.hooks import Notice
 from tasks_app.runtime.hooks import NoticeKind as Kind
@@ -215,7 +215,7 @@ def shown(
     """
     if text is None:
         return {}
-    values = masks.value(name, decoded_line(text)) if keys else None
+    values = masks.value(name, decode_or_none(text)) if keys else None
     chosen = {
         key: _short(values[key]) for key in keys if isinstance(values, dict) and key in values
     }
@@ -226,7 +226,7 @@ def _short(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return clean(text, 100)
+    return storable_text(text, 100)
 
 
 def _event(type_: str, notice: Notice, **fields: Any) -> TaskEvent:

@@ -13,7 +13,14 @@ from celery import _state
 from celery.app import app_or_default
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.finding import Finding, Need, PrivateApi, fail, findings, notices
+from tasks_app.domain.finding import (
+    Finding,
+    Need,
+    PrivateApi,
+    fail,
+    startup_notices,
+    version_findings,
+)
 
 _REDIS = "kombu.transport.redis"
 _CHANNEL = f"{_REDIS}:Channel"
@@ -112,7 +119,7 @@ _GUARDED_QUEUES = PrivateApi(
 
 
 def examine() -> list[Finding]:
-    found = findings("celery", (*OF_ALL, *OF_WORKERS))
+    found = version_findings("celery", (*OF_ALL, *OF_WORKERS))
     if _GUARDED_QUEUES.works:
         return found
     return [fail("celery", _GUARDED_QUEUES.fact, _GUARDED_QUEUES.advice), *found]
@@ -120,7 +127,7 @@ def examine() -> list[Finding]:
 
 def notices_at_start(*, in_worker: bool = False) -> list[str]:
     """Return what a worker, or any other process, logs when it starts."""
-    return notices(OF_WORKERS if in_worker else OF_ALL)
+    return startup_notices(OF_WORKERS if in_worker else OF_ALL)
 
 
 def check_guard() -> None:

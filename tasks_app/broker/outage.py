@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from tasks_app.domain.durations import rough_span, to_the_second
-from tasks_app.domain.errors import AWAY, USAGE
+from tasks_app.domain.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from tasks_app.domain.tasks.error_text import printable, quiet_logger
 
 log = quiet_logger(__name__)
@@ -29,12 +29,16 @@ class OutageCause(NamedTuple):
 _REFUSALS = (
     (
         r"AccessRefused: .*?((?:\w+ )?access to .*) refused for user",
-        OutageCause("refuses {0}", "Grant its user the rights configure, write and read.", AWAY),
+        OutageCause(
+            "refuses {0}", "Grant its user the rights configure, write and read.", EXIT_UNREACHABLE
+        ),
     ),
     (
         r"(?:AccessRefused|AuthenticationError|AuthenticationWrongNumberOfArgsError): ",
         OutageCause(
-            "does not let in the user of its URL", f"Correct user and password in {URL}.", AWAY
+            "does not let in the user of its URL",
+            f"Correct user and password in {URL}.",
+            EXIT_UNREACHABLE,
         ),
     ),
     (
@@ -43,23 +47,25 @@ _REFUSALS = (
     ),
     (
         r"NotAllowed: .*vhost .*not found",
-        OutageCause("has no such virtual host", f"Create it, or correct it in {URL}.", AWAY),
+        OutageCause(
+            "has no such virtual host", f"Create it, or correct it in {URL}.", EXIT_UNREACHABLE
+        ),
     ),
     (
         r"NotAllowed: .*access to vhost",
         OutageCause(
             "keeps the user of its URL out of the virtual host",
             f"Run rabbitmqctl set_permissions, or correct {URL}.",
-            AWAY,
+            EXIT_UNREACHABLE,
         ),
     ),
     (
         r"NoPermissionError: ",
-        OutageCause("does not allow its user a command", "Check the user's ACL.", AWAY),
+        OutageCause("does not allow its user a command", "Check the user's ACL.", EXIT_UNREACHABLE),
     ),
     (
         r"ResponseError: .*DB index is out of range",
-        OutageCause("has no database of that number", f"Correct it in {URL}.", AWAY),
+        OutageCause("has no database of that number", f"Correct it in {URL}.", EXIT_UNREACHABLE),
     ),
 )
 
@@ -79,7 +85,7 @@ def why_away(error: BaseException) -> OutageCause:
     # Drivers raise these over an option that they do not accept, before they connect.
     if isinstance(error, TypeError | ValueError | AttributeError):
         advice = f"Check the options in {URL} and in broker_transport_options of celeryconfig.py."
-        return OutageCause(f"cannot be asked ({type(error).__name__})", advice, USAGE)
+        return OutageCause(f"cannot be asked ({type(error).__name__})", advice, EXIT_USAGE)
     return OutageCause(f"does not answer ({type(error).__name__})", _RUNS)
 
 

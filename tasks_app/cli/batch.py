@@ -195,7 +195,7 @@ def show(batch_id: int, *, json_: bool) -> None:
     load_handlers(settings().modules)  # the job's declaration has the order of its steps
     with transaction() as connection:
         view = _existing(control.get_job(connection, batch_id), batch_id)
-        parts = partitions.of_batch(connection, batch_id)
+        parts = partitions.find_by_batch(connection, batch_id)
     figures = {
         step.step: figures_of([p for p in parts if p.step == step.step], view.at)
         for step in view.steps
@@ -250,7 +250,9 @@ def show_partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bo
         found: Sequence[Any] = (
             partition_progress.find_skips(connection, batch_id, step=step, most=10_000)
             if skipped
-            else [p for p in partitions.of_batch(connection, batch_id) if step in {None, p.step}]
+            else [
+                p for p in partitions.find_by_batch(connection, batch_id) if step in {None, p.step}
+            ]
         )
     if json_:
         output.print_json(found)

@@ -44,7 +44,7 @@ def command_of(
     run.__doc__ = words or action.run.__doc__
     target = options()
     if action.on:
-        kind = int if action.is_of_an_id else str
+        kind = int if action.has_numeric_target else str
         check = _check_fingerprint if action.on == "fingerprint" else None
         target = options(click.argument(action.on, type=kind, callback=check))
     command = options(target, params_of(action, preset), output.json_option)(run)

@@ -17,7 +17,7 @@ from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import (
     ConfigurationError,
 )
-from tasks_app.domain.operations import Signed, sign_name
+from tasks_app.domain.operations import SignedName, sign_name
 from tasks_app.embedded.folder import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
@@ -92,7 +92,7 @@ why_option = click.option(
 """It does not reach the command: ``caller()`` returns it."""
 
 
-def caller() -> Signed:
+def caller() -> SignedName:
     """Return ``user@host`` and ``--why`` for the audit; behind sudo it is the user of sudo."""
     name = os.environ.get("SUDO_USER")
     with suppress(OSError, KeyError):  # a container's user may have no name

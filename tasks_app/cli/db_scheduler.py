@@ -9,7 +9,7 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import open_database, settings
 from tasks_app.domain.durations import count
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.running import SqlTask
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
@@ -84,7 +84,7 @@ def status(*, cron_database: str | None, json_: bool) -> None:
             click.echo(f"{name} is left to workers: {why}")
         for line in state.trouble:
             click.echo(line, err=True)
-    sys.exit(NO if state.trouble or state.functions is Installed.NO else 0)
+    sys.exit(EXIT_NO if state.trouble or state.functions is Installed.NO else 0)
 
 
 @db_scheduler.command()

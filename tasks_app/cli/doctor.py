@@ -13,7 +13,7 @@ from tasks_app.cli import output
 from tasks_app.cli.database import settings
 from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
+from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError, TasksError
 from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
@@ -38,8 +38,8 @@ def doctor(*, json_: bool) -> None:
         for finding in findings:
             click.echo(_line(finding))
     if any(finding.away for finding in findings):
-        sys.exit(AWAY)
-    sys.exit(NO if any(finding.level is Level.FAIL for finding in findings) else 0)
+        sys.exit(EXIT_UNREACHABLE)
+    sys.exit(EXIT_NO if any(finding.level is Level.FAIL for finding in findings) else 0)
 
 
 @click.command()
@@ -56,7 +56,7 @@ def healthz(role: str, node: str | None, *, json_: bool) -> None:
         sys.exit(probe(role, node))
     good, why = judge(role, node)
     output.print_json({"role": role, "node": node, "healthy": good, "why": why})
-    sys.exit(0 if good else NO)
+    sys.exit(0 if good else EXIT_NO)
 
 
 def _examine() -> list[Finding]:

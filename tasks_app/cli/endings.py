@@ -11,25 +11,30 @@ import click
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from tasks_app.cli.output import print_text
-from tasks_app.domain.config.unreachable import MAY_NOT, NOT_GRANTED, READ_ONLY, why_unreachable
+from tasks_app.domain.config.unreachable import (
+    NOT_GRANTED,
+    PERMISSION_ADVICE,
+    READ_ONLY,
+    why_unreachable,
+)
 from tasks_app.domain.errors import (
-    AWAY,
-    NO,
-    USAGE,
+    EXIT_NO,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
     BatchStateError,
     NotThereError,
     PublishError,
     SchemaError,
     TasksError,
 )
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import first_line
 from tasks_app.embedded.folder import EmbeddedError
 from tasks_app.runtime.db.errors import sqlstate
 
 _REFUSALS = {
-    "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
-    "25006": (READ_ONLY, NO),
-    NOT_GRANTED: (MAY_NOT, NO),
+    "42P01": ("The schema is missing. Run: tasks-app migrate", EXIT_NO),
+    "25006": (READ_ONLY, EXIT_NO),
+    NOT_GRANTED: (PERMISSION_ADVICE, EXIT_NO),
 }
 """By SQLSTATE: undefined table, read-only transaction, privileges."""
 
@@ -40,17 +45,17 @@ def print_error(error: BaseException) -> int | None:
     match error:
         case click.ClickException():
             error.show()
-            return USAGE
+            return EXIT_USAGE
         case click.Abort() | KeyboardInterrupt() | EOFError():
-            found = "Stopped.", NO
+            found = "Stopped.", EXIT_NO
         case PublishError():
-            found = str(error), AWAY
+            found = str(error), EXIT_UNREACHABLE
         case OperationalError() | ProgrammingError() | InternalError():
             found = _of_database(error)
         case SchemaError() | BatchStateError() | NotThereError():
-            found = str(error), NO
+            found = str(error), EXIT_NO
         case TasksError() | EmbeddedError():
-            found = str(error), USAGE
+            found = str(error), EXIT_USAGE
         case _:
             pass
     if found is None:
@@ -63,9 +68,12 @@ def _of_database(error: DBAPIError) -> tuple[str, int] | None:
     state = sqlstate(error)
     why = why_unreachable(str(error.orig))
     if not state and not why.away:
-        return str(why), USAGE
+        return str(why), EXIT_USAGE
     if not state and isinstance(error, OperationalError):
-        return str(why), AWAY
+        return str(why), EXIT_UNREACHABLE
     if isinstance(error, OperationalError):
-        return f"The database could not carry it out ({brief(error)}). Try again.", AWAY
+        return (
+            f"The database could not carry it out ({first_line(error)}). Try again.",
+            EXIT_UNREACHABLE,
+        )
     return _REFUSALS.get(state)

@@ -15,9 +15,9 @@ from tasks_app.cli import output
 from tasks_app.cli.commands import DONE_FIELDS, add_commands, fingerprint_digits, parse_instant
 from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
 from tasks_app.domain.durations import count, parse_duration
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.monitor.pages.errors import causes, error_page
-from tasks_app.pool.error_groups import MOST_WITHOUT, ErrorGroup, without_fingerprint
+from tasks_app.pool.error_groups import MOST_WITHOUT, ErrorGroup, count_without_fingerprint
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk import STAGES, foresee_bulk, requeue_errors
@@ -42,7 +42,7 @@ def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) ->
         return
     with transaction() as connection:
         found, now = causes(connection, **filters), database_now(connection)
-        without = without_fingerprint(connection)
+        without = count_without_fingerprint(connection)
     if json_:
         output.print_json([asdict(group) for group in found])
     elif found:
@@ -148,7 +148,7 @@ def requeue(
                 output.print_text(f"To go on: tasks-app rest {done.token}")
     if json_:
         output.print_json(results)
-    sys.exit(NO if failed else 0)
+    sys.exit(EXIT_NO if failed else 0)
 
 
 def _stages(text: str) -> tuple[int | None, ...]:
@@ -162,8 +162,8 @@ def _warn_of_unserved_queues(engine: Engine, fingerprint: str) -> None:
     """Name the queues without a worker, for which a stage would wait until its end."""
     with engine.connect() as connection:
         page = error_page(connection, fingerprint, most=1)
-        served = heartbeats.known_names(connection, settings().lease)
-        run_by = heartbeats.run_by(connection, settings().lease)
+        served = heartbeats.handlers_by_queue(connection, settings().lease)
+        run_by = heartbeats.started_by(connection, settings().lease)
     for queue in sorted(set(page.group.queues) - served.keys()) if page else ():
         output.print_text(f"No live worker serves {queue}. {run_by.start_worker(queue)}", err=True)
 

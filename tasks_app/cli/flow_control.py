@@ -11,7 +11,7 @@ from tasks_app.actions.tasks import unblock as unblock_action
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, command_of
 from tasks_app.cli.database import caller, transaction, why_option
-from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.pool.flow_control import circuit_breakers as breaker_rows
 from tasks_app.pool.flow_control.fair_queues import fair_queues
@@ -53,7 +53,7 @@ def breakers() -> None:
 def list_breakers(*, json_: bool) -> None:
     """List all breakers: their states, and how many tasks each holds."""
     with transaction() as connection:
-        found = [_breaker_fields(standing) for standing in breaker_rows.find(connection)]
+        found = [_breaker_fields(standing) for standing in breaker_rows.find_breakers(connection)]
     columns = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
     output.print_list(found, columns, lambda each: list(each.values()), json_=json_)
 
@@ -66,7 +66,7 @@ for name, mode, words in (
     breakers.add_command(command_of(queue_actions.override, name, words, mode=mode))
 
 
-def _breaker_fields(standing: BreakerStanding) -> dict[str, Any]:
+def _breaker_fields(standing: StoredBreaker) -> dict[str, Any]:
     return {
         "dependency": standing.breaker.dependency,
         "state": str(standing.state),

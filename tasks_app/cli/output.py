@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tasks_app.domain.durations import NAME_ITS_MODULE, distance_in_words, to_the_second
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.error_text import printable, printable_json
 
@@ -73,7 +73,7 @@ def print_answer(words: str, value: Any, *, json_: bool) -> None:
 def refuse(words: str) -> NoReturn:
     """Print on stderr why the answer is no, and exit with 1."""
     print_text(words, err=True)
-    sys.exit(NO)
+    sys.exit(EXIT_NO)
 
 
 def shown_ids(ids: Sequence[int]) -> str:

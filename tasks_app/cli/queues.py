@@ -39,7 +39,7 @@ def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **g
     name = _chosen(queue, every=every)
     done = run_action(of_queues.pause, name, {**given, "reason": given["reason"] or older})
     with transaction() as connection:
-        alive = heartbeats.live(connection, settings().lease)
+        alive = heartbeats.live_workers(connection, settings().lease)
     served = sorted({each for worker in alive for each in worker.queues})
     is_served = bool(served) if every else name in served
     output.print_answer(done.said, {**done.fields, "served": is_served}, json_=json_)

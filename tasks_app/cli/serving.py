@@ -15,7 +15,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import open_database, settings, transaction
-from tasks_app.domain.errors import AWAY, ConfigurationError
+from tasks_app.domain.errors import EXIT_UNREACHABLE, ConfigurationError
 from tasks_app.monitor.metric_catalogue import UP
 from tasks_app.monitor.metrics import PATH, MetricsReader, MetricsServer
 from tasks_app.pool import alerts as rows
@@ -74,7 +74,7 @@ def metrics(*, address: str, port: int, once: bool) -> None:
         if once:
             text = reader.read()
             click.echo(text, nl=False)
-            sys.exit(0 if f"\n{UP.name} 1\n" in text else AWAY)
+            sys.exit(0 if f"\n{UP.name} 1\n" in text else EXIT_UNREACHABLE)
         auth = given.metrics_auth.get_secret_value() if given.metrics_auth else ""
         try:
             server = MetricsServer(address, port, reader, auth)
@@ -106,7 +106,7 @@ def alerts() -> None:
 def list_(*, most: int, wide: bool, json_: bool) -> None:
     """List the alerts that are open, then the newest."""
     with transaction() as connection:
-        found, now = rows.find(connection, most), database_now(connection)
+        found, now = rows.find_alerts(connection, most), database_now(connection)
     if json_:
         output.print_json(found)
         return

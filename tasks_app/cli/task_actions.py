@@ -17,7 +17,7 @@ from tasks_app.cli import output
 from tasks_app.cli.commands import DONE_FIELDS, json_object, options, params_of
 from tasks_app.cli.database import caller, open_engine, settings, transaction
 from tasks_app.domain.durations import count
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.operations import DONE, WAITING, parse_patch
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
@@ -165,7 +165,7 @@ def run_on_each(
     fields = [{"id": task_id, "answer": answer} for task_id, answer in words.items()]
     output.print_answer(text, fields, json_=json_)
     if not set(answers.values()) <= CHANGES:
-        sys.exit(NO)
+        sys.exit(EXIT_NO)
 
 
 def run_on_many(
@@ -202,7 +202,7 @@ def _print_bulk(done: Foreseen | Done, *, json_: bool) -> NoReturn:
         if isinstance(done, Done):
             fields = {name: getattr(done, name) for name in DONE_FIELDS}
         output.print_json(fields)
-        sys.exit(NO if done.left_out else 0)
+        sys.exit(EXIT_NO if done.left_out else 0)
     if isinstance(done, Foreseen):
         output.print_table(("name", "state", "tasks"), [(*of, number) for of, number in counts])
         total = done.counts.total()
@@ -219,4 +219,4 @@ def _print_bulk(done: Foreseen | Done, *, json_: bool) -> NoReturn:
     if isinstance(done, Done) and done.more:
         output.print_text(f"To see the results: tasks-app audit {done.token}")
         output.print_text(f"To go on: tasks-app rest {done.token}")
-    sys.exit(NO if done.left_out else 0)
+    sys.exit(EXIT_NO if done.left_out else 0)

@@ -13,7 +13,7 @@ from tasks_app.cli.commands import json_value, parse_instant
 from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
 from tasks_app.cli.output import print_text
 from tasks_app.domain.durations import count
-from tasks_app.domain.errors import NO, nearest
+from tasks_app.domain.errors import EXIT_NO, nearest
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
@@ -150,4 +150,4 @@ def cancel_moved_(file: Path, *, json_: bool) -> None:
 def _left(ids: list[int], why: str) -> None:
     if ids:
         click.echo(f"{len(ids)} {why}: {output.shown_ids(ids)}", err=True)
-        sys.exit(NO)
+        sys.exit(EXIT_NO)

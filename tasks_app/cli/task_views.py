@@ -14,16 +14,16 @@ from tasks_app.cli import output
 from tasks_app.cli.commands import fingerprint_digits
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.durations import distance_in_words, to_the_second
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.explain.explanation import why_last_attempt
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.monitor.pages.task import concealed_sources, of_task, sources_of
+from tasks_app.monitor.pages.task import concealed_sources, schedule_name, sources_of
 from tasks_app.monitor.pages.tasks import unkept_of
 from tasks_app.monitor.pages.timeline import Moment, timeline
-from tasks_app.pool.flow_control.queue_settings import paused
+from tasks_app.pool.flow_control.queue_settings import find_pauses
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import EVERY_QUEUE, database_now
 from tasks_app.pool.task_groups import groups_of
@@ -71,11 +71,11 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
     given = filters["fingerprint"]
     filters["fingerprint"] = None if given is None else fingerprint_digits(given)
     with transaction() as connection:
-        tasks, now = browse.find(connection, **filters), database_now(connection)
+        tasks, now = browse.find_tasks(connection, **filters), database_now(connection)
         going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
         causes = browse.last_causes(connection, going)
         gone = unkept_of(connection, filters)
-        stopped = {each.queue for each in paused(connection)}
+        stopped = {each.queue for each in find_pauses(connection)}
     causes = {
         task.id: masks().text(task.name, causes[task.id], task.payload)
         for task in tasks
@@ -156,7 +156,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
     kept = None
     with transaction() as connection:
         task = browse.get(connection, task_id)
-        attempts = browse.attempts(connection, task_id)
+        attempts = browse.failed_attempts(connection, task_id)
         groups = groups_of(connection, task_id, exists=task is not None)
         if task is None:
             refuse_unknown(connection, task_id, groups.callback_of)
@@ -203,7 +203,7 @@ def print_trail(task_id: int, *, json_: bool) -> None:
         task = browse.get(connection, task_id)
         if task is None:
             refuse_unknown(connection, task_id)
-        sources = sources_of(connection, task, of_task(connection, task.pool, task_id))
+        sources = sources_of(connection, task, schedule_name(connection, task.pool, task_id))
         moments = timeline(concealed_sources(sources))
     if json_:
         output.print_json(moments)
@@ -236,8 +236,8 @@ def refuse_unknown(
 def stats(*, json_: bool) -> None:
     """Count tasks by name, queue and state."""
     with transaction() as connection:
-        counts = browse.stats(connection)
-        pauses = paused(connection)
+        counts = browse.count_tasks(connection)
+        pauses = find_pauses(connection)
         gone = unkept(connection)
     if gone is not None:
         click.echo(gone.words, err=True)
@@ -285,7 +285,7 @@ def explain(task_id: int, *, json_: bool) -> None:
         output.print_fields(
             (name, _shown(value, explanation.at)) for name, value in explanation.facts.items()
         )
-    sys.exit(0 if explanation.known else NO)
+    sys.exit(0 if explanation.known else EXIT_NO)
 
 
 def _sentence(finding: Finding) -> str:

@@ -20,7 +20,7 @@ from tasks_app.cli.database import (
 )
 from tasks_app.domain.durations import count
 from tasks_app.domain.encryption import new_key
-from tasks_app.domain.errors import NO
+from tasks_app.domain.errors import EXIT_NO
 from tasks_app.pool.operations import encrypted_values
 from tasks_app.pool.operations.maintenance import RelationSize, sizes
 from tasks_app.runtime.encryption.encryption import encryption as encryption_here
@@ -62,7 +62,7 @@ def prune(*, dry_run: bool, json_: bool) -> None:
         output.print_json(pruned)
     else:
         _print_pruned(pruned)
-    sys.exit(NO if pruned.in_use or pruned.not_ours else 0)
+    sys.exit(EXIT_NO if pruned.in_use or pruned.not_ours else 0)
 
 
 def _print_pruned(pruned: Pruned) -> None:
@@ -136,7 +136,7 @@ def _reindex(indexes: tuple[str, ...], *, json_: bool) -> None:
             "Then try again.",
             err=True,
         )
-    sys.exit(NO if result.in_use else 0)
+    sys.exit(EXIT_NO if result.in_use else 0)
 
 
 @click.command()
@@ -176,7 +176,7 @@ def erase(
         output.print_json({**asdict(receipt), "complete": receipt.complete})
     else:
         _print_erased(receipt, preview=preview)
-    sys.exit(0 if preview or receipt.complete else NO)
+    sys.exit(0 if preview or receipt.complete else EXIT_NO)
 
 
 def _print_erased(receipt: Receipt, *, preview: bool) -> None:
@@ -261,7 +261,7 @@ def rotate_(*, rest: float, json_: bool) -> None:
             click.echo(f"{count(number, 'value')} left: the key {key} does not open", err=True)
         if done.busy:
             click.echo(f"{count(done.busy, 'value')} left: their rows are locked", err=True)
-    sys.exit(0 if done.complete else NO)
+    sys.exit(0 if done.complete else EXIT_NO)
 
 
 def _role(key: str, ids: tuple[str, ...]) -> str:

@@ -23,7 +23,7 @@ from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count
-from tasks_app.domain.errors import AWAY, NO, ConfigurationError
+from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError
 from tasks_app.domain.queues import queue_status
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.options import QUEUE
@@ -194,7 +194,7 @@ def _drain(
         left = unrunnable_tasks(connection, queues, since, ended)
         refused = [each for each in refusals(connection) if each.at >= since]
     print_drained(ran, left, refused, json_=json_, stopped_by=ended.stopped_by)
-    return NO if left or refused else ended.status
+    return EXIT_NO if left or refused else ended.status
 
 
 def unrunnable_tasks(
@@ -205,11 +205,11 @@ def unrunnable_tasks(
     After a complete drain: those that were due when it began, at ``since``.
     """
     reason = "the reason is unknown"
-    if ended.status == AWAY:
+    if ended.status == EXIT_UNREACHABLE:
         reason = "the processes got no connection: the database has none left"
     if ended.stopped_by is not None:
         reason = "the drain was stopped before it reached them"
-    if ended.status == AWAY or ended.stopped_by is not None:
+    if ended.status == EXIT_UNREACHABLE or ended.stopped_by is not None:
         since = database_now(connection)
     stopped = {each.queue: queue_status(each) for each in list_queues(connection) if not each.runs}
     found = []

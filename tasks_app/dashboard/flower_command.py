@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tasks_app.domain.errors import USAGE, ConfigurationError
+from tasks_app.domain.errors import EXIT_USAGE, ConfigurationError
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -23,11 +23,11 @@ def dashboard(context: click.Context, options: tuple[str, ...]) -> None:
     except ModuleNotFoundError as error:
         needs = f"The dashboard in Flower needs {error.name}."
         click.echo(f"{needs} Run: pip install 'tasks_app[dashboard,flower]'", err=True)
-        sys.exit(USAGE)
+        sys.exit(EXIT_USAGE)
     try:
         settings = load_settings()
         _ = settings.database
         serve(context, settings, options)
     except ConfigurationError as error:
         click.echo(str(error), err=True)
-        sys.exit(USAGE)
+        sys.exit(EXIT_USAGE)

@@ -169,7 +169,7 @@ def find_result(database: Any, result_id: str) -> TaskResult:
     function = _function(task) if task else None
     if task is None or function is None:
         raise TaskResultDoesNotExist(result_id)
-    attempts = opened_attempts(browse.attempts(connection, number), task.name)
+    attempts = opened_attempts(browse.failed_attempts(connection, number), task.name)
     return _result(_whole(connection, task), function, attempts)
 
 

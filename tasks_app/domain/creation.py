@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import TOKEN_BEGIN, check_no_token
-from tasks_app.domain.errors import NAMES_ELSEWHERE, InvalidTaskError, meant
+from tasks_app.domain.errors import NAMES_ELSEWHERE, InvalidTaskError, suggestion_for
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
@@ -121,7 +121,7 @@ def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow
     return tuple.__new__(TaskRow, (text, *keys, terms))  # the class takes longer
 
 
-def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
+def validate_plain(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
     """Return the same row at half the cost if the task has nothing but a plain payload, else None.
 
     ``terms`` are those of a task of the same name without options, whose handler takes any payload.
@@ -220,7 +220,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
             problem = "is unknown"
             if option not in NAMES_ELSEWHERE:
                 problem += f'; a value for the handler goes into the payload: {{"{option}": …}}'
-            problem += meant(option, _KNOWN)
+            problem += suggestion_for(option, _KNOWN)
             raise InvalidTaskError(f"options.{option}", problem, ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     retry = spec.retry if spec else None

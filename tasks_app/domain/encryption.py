@@ -117,12 +117,12 @@ def read_keys(text: str) -> dict[str, bytes]:
     Raises ValueError: it says what is allowed, without the given text.
     """
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return checked_keys(
+    return check_keys(
         each.strip().partition(":")[::2] for each in ",".join(lines).split(",") if each.strip()
     )
 
 
-def checked_keys(pairs: Iterable[tuple[object, object]]) -> dict[str, bytes]:
+def check_keys(pairs: Iterable[tuple[object, object]]) -> dict[str, bytes]:
     """Return keys by id from ids and keys, which are bytes or base64; raises ValueError."""
     keys: dict[str, bytes] = {}
     for key_id, given in pairs:
@@ -184,7 +184,7 @@ def parse_token(text: str) -> Token | None:
     return None if found is None else Token(*found.groups())
 
 
-def wrapped(token: Token) -> str:
+def wrap_token(token: Token) -> str:
     return f'{TOKEN_BEGIN} "{token}"}}'
 
 
@@ -213,7 +213,7 @@ def check_no_token(text: str) -> None:
         raise InvalidTaskError(f"payload.{TOKEN_MARK}", "is an encrypted value", "the value itself")
 
 
-def concealed(value: Any) -> Any:
+def conceal_value(value: Any) -> Any:
     """Return a JSON value for people: of an encrypted one, which key decrypts it."""
     token = token_of(value)
     return value if token is None else f"{HIDDEN_VALUE} (key {token.key_id})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 # Exit codes: the answer is no; wrong usage or configuration; database or broker unreachable.
-NO, USAGE, AWAY = 1, 2, 3
+EXIT_NO, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 
 
 class TasksError(Exception):
@@ -224,7 +224,7 @@ def _near(word: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(word, sorted(known))
 
 
-def meant(word: str, known: Collection[str]) -> str:
+def suggestion_for(word: str, known: Collection[str]) -> str:
     """Return a clause such as ``; perhaps delay is meant``, or an empty string."""
     ours = NAMES_ELSEWHERE.get(word)
     near = ours if ours in known else nearest(word, known)

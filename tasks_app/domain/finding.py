@@ -116,12 +116,12 @@ class PrivateApi:
         return f"Install {requirement}."
 
 
-def notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
+def startup_notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
     """Return sentences for startup logs; a supported older release is no problem."""
     return [f"{one.fact}. {one.advice}" for one in shortcuts if not (one.works or one.comes_later)]
 
 
-def findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
+def version_findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
     """Return a warning for each use that does not work, or else the versions."""
     shortcuts = list(shortcuts)
     packages = dict.fromkeys(_package(need.path) for one in shortcuts for need in one.needs)

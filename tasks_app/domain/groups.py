@@ -59,7 +59,7 @@ class Ended:
     name: str  # the task's
 
 
-class Called(NamedTuple):
+class GroupCallback(NamedTuple):
     """A callback that a settle has just inserted, so that a hint can follow the commit."""
 
     id: int
@@ -82,7 +82,7 @@ class GroupRow(NamedTuple):
         return self.then_row is not None or self.on_failure is not None
 
 
-def group_of(
+def checked_group(
     total: int,
     then: TaskRow | None,
     on_failure: TaskRow | None,
@@ -101,7 +101,7 @@ def group_of(
     return GroupRow(total, enough, bool(fail_fast), *callbacks, part_of)
 
 
-def member(row: TaskRow, group_id: int) -> TaskRow:
+def member_row(row: TaskRow, group_id: int) -> TaskRow:
     """Return a member's row; an existing task cannot become a member, so a taken key is an error.
 
     Raises InvalidTaskError: the row has another ``on_conflict``.

@@ -35,7 +35,7 @@ class LockPart(NamedTuple):
 Names = str | Iterable[str]
 
 
-def parts_of(
+def lock_parts(
     exclusive: Names = (), shared: Names = (), counted: Mapping[str, int] | None = None
 ) -> tuple[LockPart, ...]:
     """Return a group, sorted, so that all groups lock in one order; raises InvalidLockError."""
@@ -75,7 +75,7 @@ def _checked(name: Any, mode: LockMode) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LockRequest:
     token: UUID  # made before the request, so the caller can release even if the reply is lost
     parts: tuple[LockPart, ...]
     who: str
@@ -87,7 +87,7 @@ class Ask:
         return [part.resource for part in self.parts]
 
 
-class Granted(NamedTuple):
+class GrantedLocks(NamedTuple):
     fence: int  # higher than that of every earlier holder of one of these resources
     granted_at: datetime
 

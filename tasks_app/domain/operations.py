@@ -208,10 +208,10 @@ class Amendment:
         return {name: _as_json(value) for name, value in _given_fields(self).items()}
 
 
-WORDS = frozenset(field.name for field in fields(Amendment))  # no field of a selection
+AMENDMENT_FIELDS = frozenset(field.name for field in fields(Amendment))  # no field of a selection
 
 
-def amendment_of(action: BulkAction, words: dict[str, Any]) -> Amendment:
+def parse_amendment(action: BulkAction, words: dict[str, Any]) -> Amendment:
     """Return the change; instants and durations may be text; raises InvalidSelectionError."""
     given = {name: value for name, value in words.items() if value not in (None, "")}
     takes = _TAKES.get(action, set())
@@ -247,7 +247,7 @@ def _checked_arguments(given: dict[str, Any]) -> dict[str, Any]:
     if "rate" in checked:
         options.parse_option(parse_rate, checked["rate"], "rate", ALLOWED_RATE)
     if "why" in checked:
-        checked["why"] = checked_author("", str(checked["why"])).why
+        checked["why"] = check_author("", str(checked["why"])).why
     return checked
 
 
@@ -266,24 +266,24 @@ class Author(NamedTuple):
         return {"why": self.why} if self.why else {}
 
 
-NOBODY = Author()
+NO_AUTHOR = Author()
 
 
-class Signed(str):
+class SignedName(str):
     """A name with a reason, for functions that take a name alone."""
 
     __slots__ = ("why",)
     why: str
 
 
-def sign_name(who: str, why: str) -> Signed:
+def sign_name(who: str, why: str) -> SignedName:
     """Raises InvalidSelectionError: the reason cannot be stored."""
-    name = Signed(who)
-    name.why = checked_author(who, why).why
+    name = SignedName(who)
+    name.why = check_author(who, why).why
     return name
 
 
-def checked_author(who: str, why: str) -> Author:
+def check_author(who: str, why: str) -> Author:
     """Raises InvalidSelectionError: the reason cannot be stored."""
     try:
         return Author(who, check_text(why, "why")[:LONGEST_WHY] if why else "")

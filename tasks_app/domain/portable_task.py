@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tasks_app.domain.creation import NewTask, validate_task
-from tasks_app.domain.encryption import token_of, wrapped
+from tasks_app.domain.encryption import token_of, wrap_token
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.tasks.records import TaskRow
 
@@ -33,7 +33,7 @@ class PortableTask:
     row: TaskRow
 
 
-def line_of(row: Any, payload: str) -> str:
+def write_line(row: Any, payload: str) -> str:
     """Return a line for a row; its payload is stored text, so no number is rounded."""
     options = {
         "queue": row.queue,
@@ -66,7 +66,7 @@ def line_of(row: Any, payload: str) -> str:
     return f'{head}{headers}, "payload": {payload}}}'
 
 
-def task_of(line: str, number: int, limit: int) -> PortableTask:
+def read_line(line: str, number: int, limit: int) -> PortableTask:
     """Return the task of a line, checked like a producer's; raises InvalidSelectionError."""
     try:
         given = json.loads(line)
@@ -96,7 +96,7 @@ def task_of(line: str, number: int, limit: int) -> PortableTask:
             raise ValueError
         key, row = UUID(given["idempotency_key"]), validate_task(new, None, limit)
         if encrypted:  # the keys of its origin open it here, too; it is a third longer
-            text = wrapped(encrypted)
+            text = wrap_token(encrypted)
             if len(text) > 2 * limit:
                 problem = f"has {len(text)} bytes, encrypted"
                 raise InvalidTaskError("payload", problem, f"at most {2 * limit} bytes")

@@ -194,7 +194,7 @@ def running(connection: Connection, _settings: Settings) -> Samples:
 def dispatch(connection: Connection, _settings: Settings) -> Samples:
     refused: datetime | None = None
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
-        duty = leader_lease.read(connection, name)
+        duty = leader_lease.read_lease(connection, name)
         marked = name == leader_lease.SCAN and duty and duty.rank == leader_lease.Rank.WORK
         if duty is not None and duty.idle is not None and not marked:
             yield Sample(m.DUTY_AGE, max(0.0, duty.idle.total_seconds()), (name,))
@@ -221,12 +221,12 @@ def workers(connection: Connection, settings: Settings) -> Samples:
 
 def held_back(connection: Connection, _settings: Settings) -> Samples:
     now = database_now(connection)
-    for paused in queue_settings.paused(connection):
+    for paused in queue_settings.find_pauses(connection):
         yield Sample(m.PAUSED, max(0.0, (now - paused.since).total_seconds()), (paused.queue,))
-    for queue in queue_settings.find(connection):
+    for queue in queue_settings.find_queues(connection):
         if queue.windows or queue.gate:
             yield Sample(m.OPEN, queue.is_open and queue.shut is None, (queue.queue,))
-    for each in circuit_breakers.find(connection)[:MOST_DEPENDENCIES]:
+    for each in circuit_breakers.find_breakers(connection)[:MOST_DEPENDENCIES]:
         name = each.breaker.dependency
         for possible in BreakerState:
             yield Sample(m.BREAKER, each.state is possible, (name, str(possible)))

@@ -26,9 +26,9 @@ from tasks_app.monitor.pages.overview import Overview, overview
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.error_groups import ErrorGroup, find_error_groups
 from tasks_app.pool.operations.trouble import ScheduleTrouble, schedule_trouble
-from tasks_app.pool.statistics.read import Grain, Wanted, history, times
+from tasks_app.pool.statistics.read import Grain, Wanted, history, run_histograms
 from tasks_app.pool.tables import database_now
-from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.runtime.db.database import Database
 
 LONGEST = timedelta(seconds=30)  # of one statement
@@ -138,7 +138,7 @@ def _queues(connection: Connection, wanted: Wanted, at: datetime) -> tuple[Queue
             Percentiles(*map(each.waited_ms, shares)),
             Percentiles(*map(each.ran_ms, shares)),
         )
-        for each in times(connection, wanted, by="queue", now=at)
+        for each in run_histograms(connection, wanted, by="queue", now=at)
     ]
     return tuple(sorted(found, key=lambda each: -each.done)[:MOST_QUEUES])
 
@@ -154,7 +154,7 @@ def _new_errors(connection: Connection, since: datetime, at: datetime) -> tuple[
 
 def _place(connection: Connection, group: ErrorGroup) -> tuple[str, str]:
     """Return class and function of the newest error of a cause."""
-    sample = next(reversed(attempts(connection, group.sample_id)), None)
+    sample = next(reversed(failed_attempts(connection, group.sample_id)), None)
     if sample is None:
         kind = group.error.partition(": ")[0]
         return (kind if _CLASS.fullmatch(kind) else "", "")

@@ -110,7 +110,7 @@ def open_keys(connection: Connection) -> set[str]:
     return set(connection.execute(_OPEN_KEYS).scalars())
 
 
-def tell_event(connection: Connection, alert: Alert) -> None:
+def insert_event(connection: Connection, alert: Alert) -> None:
     """Insert an alert of something that happened once, and has no end."""
     values = {"key": alert.key, "fact": alert.fact, "advice": alert.advice}
     connection.execute(_INSERT_EVENT, values)
@@ -134,7 +134,7 @@ def prune(connection: Connection, older: timedelta, most: int, *, now: Clock = N
     return connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).rowcount
 
 
-def find(connection: Connection, most: int = 50) -> list[AlertRow]:
+def find_alerts(connection: Connection, most: int = 50) -> list[AlertRow]:
     """Return the open ones, then the newest."""
     return [AlertRow(*row) for row in connection.execute(_FIND, {"most": most})]
 

@@ -110,7 +110,7 @@ def find_error_groups(
     return [ErrorGroup(**row._mapping, hours=hours[row.fingerprint]) for row in rows]  # noqa: SLF001  SQLAlchemy's public name
 
 
-def tasks_of(
+def tasks_of_error_group(
     connection: Connection,
     fingerprint: str,
     *,
@@ -123,7 +123,7 @@ def tasks_of(
     return [FailedTask(*row) for row in connection.execute(_TASKS, values)]
 
 
-def without_fingerprint(connection: Connection) -> int:
+def count_without_fingerprint(connection: Connection) -> int:
     return int(connection.execute(_WITHOUT, {"most": MOST_WITHOUT + 1}).scalar_one())
 
 
@@ -210,7 +210,7 @@ def record_new_causes(
     return [row.hex for row in rows]
 
 
-def seen_within(
+def new_causes(
     connection: Connection, fingerprints: list[str], within: timedelta
 ) -> list[Sighting]:
     """Return those that were first seen within this time, oldest first."""
@@ -241,16 +241,16 @@ _COUNT_REQUEUED = text(f"""
         FROM unnest(CAST(:ids AS bigint[])) AS i(id)) AS t""")
 
 
-class Since(NamedTuple):
+class RequeueResult(NamedTuple):
     again: int  # an attempt failed for the same cause, even if a retry follows
     going: int  # they wait or run, and have not failed for it
 
 
 def count_requeued(
     connection: Connection, fingerprint: str, ids: Sequence[int], since: datetime
-) -> Since:
+) -> RequeueResult:
     values = {"fingerprint": fingerprint, "ids": list(ids), "since": since}
-    return Since(*connection.execute(_COUNT_REQUEUED, values).one())
+    return RequeueResult(*connection.execute(_COUNT_REQUEUED, values).one())
 
 
 _FIND = text(f"""

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.schedules.days_off import kept_in
+from tasks_app.domain.schedules.days_off import raw_days_off
 from tasks_app.domain.schedules.misfire import Fired, first_at
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
 from tasks_app.pool.tables import CALENDAR, FIRE, NOW, PENDING, SCHEDULE, Clock
@@ -101,7 +101,7 @@ def lock(
     return None if row is None else (schedule_of_row(row), row.now)
 
 
-def lock_all(connection: Connection) -> None:
+def lock_declarations(connection: Connection) -> None:
     """Wait for other imports of declarations; firing and changes go on."""
     connection.execute(text("SELECT pg_advisory_xact_lock(7246101957004331003)"))
 
@@ -141,7 +141,7 @@ def change(
     changed = lock(connection, name, now=now)
     if changed is None:
         return None
-    was, is_now = (kept_in(json.loads(each.options)) for each in (schedule, changed[0]))
+    was, is_now = (raw_days_off(json.loads(each.options)) for each in (schedule, changed[0]))
     if was == is_now and not (_TIMED & changes.keys() or schedule.remark):
         return changed[0]
     return _aimed(connection, changed[0], clock)
@@ -169,7 +169,7 @@ def recompute_next_fire(connection: Connection, calendar: str, *, now: Clock = N
         connection.execute(_AIM_AGAIN, {"id": schedule.id, "next_at": following})
 
 
-def clock(connection: Connection) -> datetime:
+def schedule_clock(connection: Connection) -> datetime:
     return connection.execute(text(f"SELECT {NOW}"), {"now": None}).scalar_one()  # type: ignore[no-any-return]
 
 
@@ -255,7 +255,7 @@ _PRUNE = text(f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScheduleUpdate:
     """New values of a schedule after it was processed."""
 
     id: int
@@ -311,7 +311,7 @@ def record_fires(
     return sorted((row.schedule_id, row.fire_at) for row in rows if row.outcome == Fired.MADE)
 
 
-def note_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> None:
+def record_fired_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> None:
     """Record the task of each fire time; None: its unique_key was taken."""
     if tasks:
         values = {
@@ -322,9 +322,9 @@ def note_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> N
         connection.execute(_TASKS, values)
 
 
-def save_standings(connection: Connection, standings: Sequence[Standing]) -> None:
+def save_updates(connection: Connection, standings: Sequence[ScheduleUpdate]) -> None:
     for standing in sorted(standings, key=lambda each: each.id):
-        values = {name: getattr(standing, name) for name in Standing.__slots__}
+        values = {name: getattr(standing, name) for name in ScheduleUpdate.__slots__}
         connection.execute(_STAND, values)
 
 

@@ -26,7 +26,7 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
     """Upgrade to the newest version in the caller's transaction; return (before, after)."""
     # This locks the pool until the commit, so it is for new databases; ``runtime.migration``
     # upgrades a database in use. Two simultaneous calls run one after the other.
-    take_turn(connection)
+    lock_migrations(connection)
     before = current(connection)
     if is_behind(connection):
         upgrade(connection)
@@ -45,7 +45,7 @@ def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
 _TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
 
 
-def take_turn(
+def lock_migrations(
     connection: Connection, say: Say = lambda _: None, refused: Callable[[], None] = lambda: None
 ) -> None:
     """Wait until no other process migrates; the lock lasts until the transaction ends.

@@ -16,7 +16,7 @@ from tasks_app.pool.operations import erase as rows
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.cancel import cancel_these
-from tasks_app.pool.tasks.large_values import outside
+from tasks_app.pool.tasks.large_values import values_in_object_store
 from tasks_app.runtime.large_values import large_values
 
 STEP = 500  # tasks in one transaction
@@ -52,7 +52,7 @@ def preview_erasure(
     engine: Engine, biz_keys: Sequence[str], subject: str | None, *, by: str = "", why: str = ""
 ) -> Receipt:
     """Return which tasks are meant; nothing is written."""
-    whose = rows.Whose(biz_keys, subject)
+    whose = rows.ErasureKeys(biz_keys, subject)
     with engine.begin() as connection:
         receipt = _receipt(database_now(connection), whose, by, why)
         meant = _record_left(connection, receipt, whose)
@@ -77,7 +77,7 @@ def erase(
     Raises SchemaError: this role may not; LargeStoreError: the object store does not answer. Call
     it again.
     """
-    whose = rows.Whose(biz_keys, subject)
+    whose = rows.ErasureKeys(biz_keys, subject)
     with engine.begin() as connection:
         rows.check_may_erase(connection)
         receipt = _receipt(database_now(connection), whose, by, why)
@@ -112,7 +112,7 @@ def erase(
 def _erase(connection: Connection, ids: Sequence[int], changed: Counter[str]) -> list[int]:
     found = rows.erase_rows(connection, ids)
     done = sorted(chain.from_iterable(found.values()))
-    objects = outside(connection, done)
+    objects = values_in_object_store(connection, done)
     if objects:  # first: without the rows their owners are unknown
         large_values().remove(objects)
     changed.update({table: len(ids) for table, ids in found.items()})
@@ -121,8 +121,8 @@ def _erase(connection: Connection, ids: Sequence[int], changed: Counter[str]) ->
 
 
 def _record_left(
-    connection: Connection, receipt: Receipt, whose: rows.Whose, done: Collection[int] = ()
-) -> rows.Meant:
+    connection: Connection, receipt: Receipt, whose: rows.ErasureKeys, done: Collection[int] = ()
+) -> rows.ErasureTasks:
     """Enter what is left into the receipt; return the meant tasks."""
     meant = rows.find(connection, whose)
     receipt.waiting, receipt.running = len(meant.waiting), len(meant.running)
@@ -133,7 +133,7 @@ def _record_left(
     return meant
 
 
-def _cancel(engine: Engine, whose: rows.Whose, by: str) -> int:
+def _cancel(engine: Engine, whose: rows.ErasureKeys, by: str) -> int:
     with engine.begin() as connection:
         meant = rows.find(connection, whose)
     done = 0
@@ -151,6 +151,6 @@ def _steps(ids: Sequence[int]) -> Iterator[Sequence[int]]:
         yield ids[start : start + STEP]
 
 
-def _receipt(at: datetime, whose: rows.Whose, by: str, why: str) -> Receipt:
+def _receipt(at: datetime, whose: rows.ErasureKeys, by: str, why: str) -> Receipt:
     digest = None if whose.subject is None else sha256(whose.subject.encode()).hexdigest()
     return Receipt(at, by, why, tuple(whose.biz_keys), digest)

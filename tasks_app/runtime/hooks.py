@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from tasks_app.domain.handlers import settlement as causes
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.tasks.browse import Outline
@@ -151,7 +151,7 @@ class Hooks:
         self._failures[subscriber] = failures
         if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …: it may fail at every task
             name = getattr(subscriber, "__qualname__", type(subscriber).__name__)
-            log.error("subscriber %s failed %s times: %s", name, failures, brief(error))
+            log.error("subscriber %s failed %s times: %s", name, failures, first_line(error))
 
 
 HOOKS = Hooks()  # of ``@subscribe``
@@ -181,7 +181,7 @@ _WHY = {
     causes.INTERRUPTED: "A signal ended its process, and no other of the worker.",
     causes.CONNECTION_LOST: "The database, which is up, ended its connection.",
     causes.REFUSED: "The database had no room for what it wrote, or no free connection.",
-    causes.BROKEN_OFF: "Its run was cut off, and not by a limit, a stop or an operator.",
+    causes.ABORTED: "Its run was cut off, and not by a limit, a stop or an operator.",
 }
 
 

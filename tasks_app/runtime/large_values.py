@@ -32,7 +32,7 @@ from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.payload import encode
 from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool.tasks.large_values import StoredValue, keep, read
+from tasks_app.pool.tasks.large_values import StoredValue, read, write_value
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
@@ -120,7 +120,7 @@ class LargeValues:
         """
         value = self._put(result, encrypted=result.startswith(ENCRYPTED))
         with begin() as connection:
-            keep(connection, value, task_id, RESULT)
+            write_value(connection, value, task_id, RESULT)
         return str(value)
 
     def payload(self, begin: Begin, task_id: int, text: str) -> str:

@@ -36,7 +36,7 @@ def migrate(
     try:
         # The turn is a transaction of its own, whose lock no migration needs.
         with engine.connect() as turn, engine.connect() as connection:
-            schema.take_turn(turn, say, refused=turn.rollback)
+            schema.lock_migrations(turn, say, refused=turn.rollback)
             schema.be_patient(turn)
             before, is_behind = schema.current(connection), schema.is_behind(connection)
             connection.rollback()

@@ -13,9 +13,9 @@ from typing import Self
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.connection.sessions import driver_of, is_pooled
-from tasks_app.pool.dispatch.notifications import listen, notify, received
+from tasks_app.pool.dispatch.notifications import listen, notify, received_queues
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 
@@ -91,7 +91,7 @@ class Listener:
                 if not self._patience_s:  # once per outage
                     log.warning(
                         "the database does not wake this process, so it polls for work: %s",
-                        brief(error),
+                        first_line(error),
                     )
                 self._patience_s = min(2 * self._patience_s or self._patience(), LONGEST_PATIENCE_S)
                 self._ends.wait(self._patience_s)
@@ -109,7 +109,7 @@ class Listener:
         self._wake(set())  # what came before this was not heard
         while not self._ends.is_set() and self._database.losses.crowded < began:
             poll.poll(LOOK_MS)
-            if queues := received(connection):
+            if queues := received_queues(connection):
                 self._wake(queues)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.pool.dispatch.scan import DueRows
-from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.circuit_breakers import hold_tasks
 from tasks_app.pool.fragments.conditions import Place
 from tasks_app.pool.tasks import browse
@@ -219,7 +219,7 @@ def triage_found(
         hold_tasks(connection, waits, now=now)
     for name, ids in unknown.items():
         reason = WaitingReason(WaitingKind.HANDLER, name)
-        park(connection, ids, reason, settings.park_for, now=now)
+        park_tasks(connection, ids, reason, settings.park_for, now=now)
     return Tidied(ready, swept)
 
 

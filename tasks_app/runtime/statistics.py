@@ -24,7 +24,7 @@ from tasks_app.domain.statistics import (
     outcome_of,
     trim_histogram,
 )
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import tables
@@ -292,12 +292,12 @@ class CountKeeper:
         try:
             self.run_once()
         except Exception as error:
-            log.warning("counters could not be added up, again soon: %s", brief(error))
+            log.warning("counters could not be added up, again soon: %s", first_line(error))
 
     def run_once(self, *, now: datetime | None = None) -> bool:
         """Add up, and compare an hour if one is over; False: another process has done so."""
         with self._database.begin() as connection:
-            lease = leader_lease.read(connection, MAINTAIN, now=now)
+            lease = leader_lease.read_lease(connection, MAINTAIN, now=now)
             at = datetime.fromtimestamp(tables.database_time(connection, now=now), UTC)
         since = _noted(lease, ROLLED_UP)
         if since is not None and since <= at < since + ADD_UP_EVERY:
@@ -310,7 +310,7 @@ class CountKeeper:
         """Do it and note it in one transaction, which holds the lease; False: another holds it."""
         token, who = uuid4(), self._holder
         with self._database.begin() as connection:
-            lease = leader_lease.hold(
+            lease = leader_lease.acquire_lease(
                 connection,
                 MAINTAIN,
                 holder=who,
@@ -323,8 +323,8 @@ class CountKeeper:
                 return False
             notes = duty(connection, lease, now)
             if notes:
-                leader_lease.note(connection, MAINTAIN, token, notes)
-            leader_lease.release(connection, MAINTAIN, token)
+                leader_lease.add_notes(connection, MAINTAIN, token, notes)
+            leader_lease.release_lease(connection, MAINTAIN, token)
         return True
 
     def _roll_up(self, connection: Connection, lease: Lease, now: datetime | None) -> Notes:

@@ -19,11 +19,17 @@ from tasks_app.domain.encryption import token_in
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.large_values.store import PAYLOAD, reference_in
 from tasks_app.domain.operations import BulkAction, parse_selection
-from tasks_app.domain.portable_task import IDS, WRONG_JSON, PortableTask, line_of, task_of
+from tasks_app.domain.portable_task import IDS, WRONG_JSON, PortableTask, read_line, write_line
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.operations.selection import LOOKED_AT, cut, look
-from tasks_app.pool.tasks.transfer import ArrivedTask, bring_in, held, here, leaving
+from tasks_app.pool.operations.selection import ROWS_PER_PAGE, limits_of_now, read_page
+from tasks_app.pool.tasks.transfer import (
+    ArrivedTask,
+    already_in_pool,
+    export_rows,
+    insert_imported_tasks,
+    still_held_tasks,
+)
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
 from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
@@ -50,12 +56,12 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
     done = Exported()
     with written_privately(path) as file:
         with transaction_of(engine) as connection:
-            end = cut(connection)
+            end = limits_of_now(connection)
         after: int | None = 0
         while after is not None:
             with transaction_of(engine) as connection:
-                found, after = look(connection, chosen, end, after, LOOKED_AT)
-                rows = leaving(connection, [one.id for one in found])
+                found, after = read_page(connection, chosen, end, after, ROWS_PER_PAGE)
+                rows = export_rows(connection, [one.id for one in found])
             for row in rows:
                 if row.batch_id is not None:
                     done.members.append(row.id)
@@ -64,7 +70,7 @@ def export_tasks(engine: Engine, path: Path, *, by: str = "", **selection: Any) 
                 if (reference := reference_in(payload)) is not None:
                     begin = partial(transaction_of, engine)
                     payload = large_values().load(begin, row.id, reference, PAYLOAD)
-                file.write(line_of(row, payload) + "\n")
+                file.write(write_line(row, payload) + "\n")
                 done.tasks += 1
         with transaction_of(engine) as connection:
             note(connection, "export", chosen.plain(), who=by, number=done.tasks)
@@ -86,7 +92,7 @@ def cancel_moved(engine: Engine, receipt: Path, *, by: str = "") -> MoveEnded:
     for start in range(0, len(moved), EXPORTED_AT_ONCE):
         some = moved[start : start + EXPORTED_AT_ONCE]
         with transaction_of(engine) as connection:
-            ids = held(connection, some)
+            ids = still_held_tasks(connection, some)
         done.left += sorted({task.id for task in some} - set(ids))
         if ids:
             token = start_bulk(engine, BulkAction.CANCEL, ids=ids, held=True, by=by)
@@ -133,7 +139,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
     with written_privately(receipt) as written:
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
-                own = here(connection, some)
+                own = already_in_pool(connection, some)
             if own:
                 raise InvalidSelectionError(
                     f"Task {own[0]} waits in this database: it was exported from here. "
@@ -141,7 +147,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
                 )
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
-                became = bring_in(connection, _outside_of(some))
+                became = insert_imported_tasks(connection, _outside_of(some))
                 ids = sorted(became.values())
                 note(connection, "import", {"file": path.name}, who=by, ids=ids)
             for task in some:
@@ -183,7 +189,7 @@ def _tasks(path: Path, limit: int) -> Iterator[PortableTask]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                yield task_of(line, number, limit)
+                yield read_line(line, number, limit)
     except OSError as error:
         raise InvalidSelectionError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

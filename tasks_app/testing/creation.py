@@ -116,7 +116,7 @@ aassert_created: Final = made_async(assert_created)
 
 
 def _all(connection: Connection) -> list[Task]:
-    found = browse.find(connection, most=MOST_READ)[::-1]
+    found = browse.find_tasks(connection, most=MOST_READ)[::-1]
     return [in_full(connection, task) for task in found]
 
 

@@ -18,7 +18,7 @@ from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Run
-from tasks_app.pool.flow_control.order_and_limits import in_front
+from tasks_app.pool.flow_control.order_and_limits import find_gated_tasks
 from tasks_app.pool.runs.claim import claim_next
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
@@ -233,7 +233,9 @@ class TransactionDrain:
         token = uuid4()
         with self._database.begin() as connection:
             claimed = claim_next(connection, self._queues, 1, self._claimer, token)
-            waiting = [] if claimed else in_front(connection, self._queues, self._claimer.names)
+            waiting = (
+                [] if claimed else find_gated_tasks(connection, self._queues, self._claimer.names)
+            )
         if waiting:
             claimed = self._admission.claim(waiting, self._claimer, token, 1)
         return claimed[0] if claimed else None
@@ -257,7 +259,7 @@ class TransactionDrain:
             self._run(task, spec)
         if self._admission.ended([task.fence]):
             self._admission.pass_on()
-        self._calls.tell_failures()
+        self._calls.report_failures()
         self._calls.tell()
 
     def _run(self, task: ClaimedTask, spec: HandlerSpec) -> None:

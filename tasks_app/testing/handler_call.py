@@ -26,7 +26,12 @@ from tasks_app.runtime.db.transaction import Access, carry_out
 from tasks_app.runtime.execution.invocation import Lane, arguments_of
 from tasks_app.runtime.handler_db.statements import write_of
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.handlers.checkpoint import LIMIT, AsyncPoint, CheckpointPoint, PlainPoint
+from tasks_app.runtime.handlers.checkpoint import (
+    LIMIT,
+    AsyncCheckpoint,
+    PlainCheckpoint,
+    RunCheckpoint,
+)
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
@@ -276,7 +281,7 @@ def _claimed(options: ContextOptions) -> ClaimedTask:
     )
 
 
-class _InMemory(CheckpointPoint):
+class _InMemory(RunCheckpoint):
     """A checkpoint that the context keeps, as no task is there to keep it."""
 
     def __init__(self, run: ActiveRun, access: Access, kept: Mapping[str, Any] | None) -> None:
@@ -288,11 +293,11 @@ class _InMemory(CheckpointPoint):
         """Write nothing."""
 
 
-class PlainMemory(_InMemory, PlainPoint):
+class PlainMemory(_InMemory, PlainCheckpoint):
     """For plain handlers."""
 
 
-class AsyncMemory(_InMemory, AsyncPoint):
+class AsyncMemory(_InMemory, AsyncCheckpoint):
     """For async handlers."""
 
 

@@ -25,7 +25,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.connection.execute import commits_itself
-from tasks_app.pool.runs.settle_success import LastWord
+from tasks_app.pool.runs.settle_success import SuccessStatement
 from tasks_app.runtime.db.connections import is_raw, unwrapped, writing_connection_of
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.transaction import Transaction
@@ -238,7 +238,7 @@ class _Outer(HandlerConnection):
     def _made_ready(self, ending: RunEnd) -> Any:
         ready = super()._made_ready(ending)
         if ending.settlement is NO_TASK:
-            return ready._replace(last=LastWord(b"", b"SELECT WHERE false", [], []))
+            return ready._replace(last=SuccessStatement(b"", b"SELECT WHERE false", [], []))
         return ready
 
     def _send_ours(self, name: bytes) -> None:

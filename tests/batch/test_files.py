@@ -203,4 +203,6 @@ def test_a_table_is_extracted_and_split(connection: Connection, tmp_path: Path) 
     assert [each["end_byte"] for each in manifest["segments"]][-1] == body_of(planner.file)[1]
     assert {each.kind for each in plan.partitions} == {PartitionKind.SEGMENT}
     partitions.insert(connection, "p#1", plan, batch_id=1)
-    assert tuple(each.partition for each in partitions.of_batch(connection, 1)) == plan.partitions
+    assert (
+        tuple(each.partition for each in partitions.find_by_batch(connection, 1)) == plan.partitions
+    )

@@ -50,7 +50,7 @@ def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection
 
     made = replan(connection, "p#1", ROWS, Even(parts=4))
 
-    stored = partitions.of_batch(connection, 1)
+    stored = partitions.find_by_batch(connection, 1)
     assert [each.partition.number for each in stored] == [1, 2, 3, *made]
     assert list(made) == [4, 5, 6]
     assert {each.step for each in stored} == {"s"}

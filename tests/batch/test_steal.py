@@ -302,7 +302,9 @@ def test_what_is_given_away_is_there_when_the_commit_is(yard: Yard) -> None:
     table = Table(yard)
     with two(yard.engine) as (a, b):
         table.give(a)
-        assert [str(each.partition) for each in partitions.of_batch(b, table.batch_id)] == WHOLE
+        assert [
+            str(each.partition) for each in partitions.find_by_batch(b, table.batch_id)
+        ] == WHOLE
         assert table.tell(a) is RunSignal.CONTINUE
         a.commit()
 

@@ -183,7 +183,7 @@ class Yard:
     def parts(self, batch_id: int) -> list[StoredPartition]:
         """Return its partitions."""
         with self.engine.connect() as connection:
-            return partitions.of_batch(connection, batch_id)
+            return partitions.find_by_batch(connection, batch_id)
 
     def statuses(self, batch_id: int) -> list[str]:
         """Return how its partitions stand."""

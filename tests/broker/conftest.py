@@ -144,7 +144,7 @@ class House:
     def attempts(self, task_id: int) -> list[Attempt]:
         """Return the attempts that did not succeed."""
         with self.engine.connect() as connection:
-            return browse.attempts(connection, task_id)
+            return browse.failed_attempts(connection, task_id)
 
     def over(self, ids: Sequence[int], timeout_s: float = 30.0) -> dict[str, int]:
         """Wait until all tasks are over; return how many ended in which state."""

@@ -76,7 +76,7 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
 ) -> None:
     with engine.begin() as connection:
         queues = ["default", "mail"]
-        heartbeats.beat(connection, owner="w", node="n", queues=queues, handlers=["t"])
+        heartbeats.write_heartbeat(connection, owner="w", node="n", queues=queues, handlers=["t"])
 
     known, unknown = shell("pause", "mail"), shell("pause", "nosuchqueue")
     told = shell.json("pause", "nosuchqueue")

@@ -76,7 +76,9 @@ def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -
 
 def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
-        heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+        heartbeats.write_heartbeat(
+            connection, owner="w", node="n", queues=["default"], handlers=["t"]
+        )
     shell("create", "stranger")
 
     failing = shell("doctor", "--json")

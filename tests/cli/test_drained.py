@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app.cli.work import print_drained, unrunnable_tasks
 from tasks_app.pool.connection.row_by_row import Refusal
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.worker.supervisor import WorkerEnd
@@ -129,7 +129,7 @@ def test_what_is_due_and_stays_is_told_with_its_reason(engine: Engine, now: date
     before = now - timedelta(hours=1)
     with engine.begin() as connection:
         parked = [pending_task(connection, "nobody", now=before) for _ in range(2)]
-        park(connection, parked, unknown("nobody"), timedelta(seconds=30))
+        park_tasks(connection, parked, unknown("nobody"), timedelta(seconds=30))
         held = pending_task(connection, "mail", queue="mail", now=before)
         pause(connection, "mail", "the provider is down")
         pending_task(connection, "nobody", delay="1h")
@@ -149,7 +149,7 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
 ) -> None:
     with engine.begin() as connection:
         late, known = pending_task(connection, "late"), pending_task(connection, "known")
-        park(connection, [known], unknown("known"), timedelta(seconds=30))
+        park_tasks(connection, [known], unknown("known"), timedelta(seconds=30))
 
     assert found(engine, now - timedelta(hours=1)) == [("known", 1, known, f"{UNKNOWN} known")]
     assert [name for name, *_ in found(engine, now + timedelta(hours=1))] == ["late", "known"]

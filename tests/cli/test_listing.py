@@ -31,7 +31,7 @@ from tasks_app.domain.finding import Level, ok, warn
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import Registry, handler
@@ -59,7 +59,7 @@ def tasks(engine: Engine) -> dict[str, int]:
         retry = ending(again, Event.RETRY, failures=1, wait=timedelta(hours=3), cause=CAUSE)
         settle_one(connection, retry)
         settle_one(connection, ending(over, Event.FAIL, failures=3, cause=CAUSE))
-        park(connection, [ids["parked"]], unknown("new"), timedelta(seconds=30))
+        park_tasks(connection, [ids["parked"]], unknown("new"), timedelta(seconds=30))
         connection.execute(
             text("UPDATE task_error SET finished_at = now() - interval '185 s', due_at = now()")
         )

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, make_url
 
 from tasks_app.broker.checks import RefusedStart, check_database
 from tasks_app.domain.config.settings import load_settings
-from tasks_app.domain.config.unreachable import MAY_NOT
+from tasks_app.domain.config.unreachable import PERMISSION_ADVICE
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tests.cli.shell import Shell
 from tests.servers import named
@@ -63,7 +63,7 @@ def test_a_role_that_may_only_create_tasks_is_refused_once(
 
     done = shell.process("work", "-c", "2")
 
-    assert (done.returncode, done.stderr.splitlines()) == (1, [MAY_NOT])
+    assert (done.returncode, done.stderr.splitlines()) == (1, [PERMISSION_ADVICE])
 
 
 @pytest.mark.parametrize("arguments", [("work",), ("work", "--drain")])

@@ -11,7 +11,7 @@ from tasks_app import create_task
 from tasks_app.domain.large_values.store import RESULT, LargePayload
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.large_values import keep
+from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
 from tests.dashboard.browser import Browser
@@ -51,7 +51,7 @@ def test_pages_tell_the_size_of_a_result(engine: Engine, browser: Browser) -> No
     value = LargePayload.of('{"text": "' + "x" * 99_999 + '"}', encrypted=False)
     with engine.begin() as connection:
         task = claimed_task(connection)
-        keep(connection, value, task.fence.task_id, RESULT)
+        write_value(connection, value, task.fence.task_id, RESULT)
         settle_one(connection, ending(task, Event.SUCCEED, result=str(value)))
 
     for path in (f"/tasks/{task.fence.task_id}", f"/api/tasks/{task.fence.task_id}"):

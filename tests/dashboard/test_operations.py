@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group
 from tasks_app.monitor.pages import overview
-from tasks_app.pool.runs.heartbeats import beat
+from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_pages import EVIL, audit, failed_task, waiting_task
 
@@ -16,7 +16,7 @@ from tests.dashboard.test_pages import EVIL, audit, failed_task, waiting_task
 def lives(engine: Engine, owner: str, node: str = "host-a", **more: object) -> None:
     given = {"queues": ["default"], "handlers": ["a", "b"], **more}
     with engine.begin() as connection:
-        beat(connection, owner=owner, node=node, **given)  # type: ignore[arg-type]
+        write_heartbeat(connection, owner=owner, node=node, **given)  # type: ignore[arg-type]
 
 
 def made_group(engine: Engine) -> int:

@@ -6,7 +6,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.pool.flow_control.queue_settings import pause
-from tasks_app.pool.runs.heartbeats import beat
+from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.dashboard.test_errors import fails, fingerprint_of
 from tests.dashboard.test_pages import waiting_task
@@ -23,7 +23,9 @@ def test_what_is_wrong_leads_to_where_it_is_mended(engine: Engine, browser: Brow
 def test_what_could_not_run_is_told_apart(engine: Engine, browser: Browser) -> None:
     """Paused, behind a breaker, of an unknown name, in a queue that nobody serves; and one more."""
     with engine.begin() as connection:
-        beat(connection, owner="w", node="n", queues=["default", "mail"], handlers=["t", "pay"])
+        write_heartbeat(
+            connection, owner="w", node="n", queues=["default", "mail"], handlers=["t", "pay"]
+        )
         pause(connection, "mail")
         connection.execute(
             text("""

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.monitor.pages import queues as queues_page
-from tasks_app.pool.runs.heartbeats import beat
+from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tasks_app.runtime.api.limits import set_limit, share_queue
 from tasks_app.runtime.api.queues import change_queue, pause_queue
 from tests.dashboard.browser import Browser, dashboard, text_of
@@ -20,7 +20,9 @@ from tests.factory import claimed_task
 
 def serve(engine: Engine, *queues: str) -> None:
     with engine.begin() as connection:
-        beat(connection, owner="w1", node="node", queues=queues, handlers=["t"], threads=4)
+        write_heartbeat(
+            connection, owner="w1", node="node", queues=queues, handlers=["t"], threads=4
+        )
 
 
 def queue(browser: Browser, name: str) -> Any:

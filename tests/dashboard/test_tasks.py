@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
-from tasks_app.pool.runs.heartbeats import beat
+from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tasks_app.runtime.api.queues import pause_queue
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import failed_task, waiting_task
@@ -148,7 +148,7 @@ def remarks(browser: Browser) -> list[str]:
 def test_what_cannot_run_has_a_remark(engine: Engine, browser: Browser, settings: Settings) -> None:
     """Its queue stands still, nobody serves it, or nobody there knows the name."""
     with engine.begin() as connection:
-        beat(connection, owner="w", node="n", queues=["default", "mail"], handlers=["t"])
+        write_heartbeat(connection, owner="w", node="n", queues=["default", "mail"], handlers=["t"])
         pause_queue(connection, "mail", "the server moves")
     for name, queue in (("t", "mail"), ("t", "post"), ("new", "default"), ("t", "default")):
         waiting_task(engine, name=name, queue=queue)

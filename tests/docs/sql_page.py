@@ -20,7 +20,7 @@ from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.embedded.stack import temporary
 from tasks_app.pool.connection.execute import Statement
 from tasks_app.pool.connection.execute import fetch as send
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.flow_control import capacity, waiting_list
 from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
@@ -100,7 +100,7 @@ HOT = (
         "tasks_app/pool/dispatch/scan.py",
         "Reads what is due from the front of one index, queue by queue and priority by priority.",
         "Index Only Scan task_pending_scan; Index Scan task_pending_scan",
-        lambda c: due(c, {"q0": 200}),
+        lambda c: find_due(c, {"q0": 200}),
     ),
     Hot(
         "claim, unhindered",

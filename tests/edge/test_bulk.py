@@ -15,7 +15,7 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim_next
-from tasks_app.pool.runs.heartbeats import live
+from tasks_app.pool.runs.heartbeats import live_workers
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk
 from tests.edge.bulk_operators import Crowd, finish, left, steps_of
@@ -137,7 +137,7 @@ def test_thousands_that_failed_are_requeued_once_while_workers_fail_them_again(
 def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) -> tuple[int, int]:
     """Return the bulk that did it, and how many operators were killed."""
     with engine.connect() as connection:
-        until(lambda: len(live(connection, LEASE)) == WORKERS, 120, "a worker")
+        until(lambda: len(live_workers(connection, LEASE)) == WORKERS, 120, "a worker")
     token, released = start_bulk(engine, "release", name="gated", by="first"), 0
     for stage in (10, 190, 400):
         done = run_bulk(engine, token, first=stage, by="first")

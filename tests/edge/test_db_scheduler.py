@@ -20,8 +20,8 @@ from tasks_app import create_schedule, create_task
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron
-from tasks_app.domain.schedules.pg_cron import why_not, written_for_pg_cron
-from tasks_app.domain.schedules.timing import between
+from tasks_app.domain.schedules.pg_cron import why_pg_cron_cannot_fire, written_for_pg_cron
+from tasks_app.domain.schedules.timing import instants_between
 from tasks_app.pool import scheduling
 from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE
 from tasks_app.pool.schema import migrate
@@ -86,7 +86,7 @@ def _set_up(database: Database) -> None:
         create_schedule(connection, "minutely", "work", cron="* * * * *")
         create_schedule(connection, "even", "work", cron="*/2 * * * *", timezone="Etc/UTC")
         create_schedule(connection, "odd", "work", cron="1-59/2 * * * *", missed="skip")
-        create_task(connection, "late", expires_at=scheduling.clock(connection))
+        create_task(connection, "late", expires_at=scheduling.schedule_clock(connection))
         connection.execute(text(ROWS))
 
 
@@ -95,7 +95,7 @@ def _expected(database: Database, end: datetime) -> set[tuple[str, datetime]]:
         return {
             (each.name, at)
             for each in scheduling.find(connection)
-            for at in between(each.timing, each.created_at + TICK, end)
+            for at in instants_between(each.timing, each.created_at + TICK, end)
         }
 
 
@@ -125,7 +125,7 @@ def test_pg_cron_takes_each_expression_that_is_admitted(
         check_cron(expression)
     except InvalidScheduleError:
         assume(False)
-    assume(why_not(schedule(cron=expression), NOW) is None)
+    assume(why_pg_cron_cannot_fire(schedule(cron=expression), NOW) is None)
     written = written_for_pg_cron(expression)
     server.execute("postgres", f"SELECT cron.schedule('one', '{written}', 'SELECT 1')")
 

@@ -24,7 +24,7 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
 from tasks_app.monitor.checks import database as checks
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import Claimer, claim, claim_next
 from tasks_app.runtime.scan import ScanPosition
 from tests.broker.conftest import House
@@ -113,7 +113,7 @@ class Prober:
         self.asked += 1
         self.found += [task.task_id for task in claimed] == ids[1:]
         with timed(took["scan"]):
-            due(connection, {"default": 100})
+            find_due(connection, {"default": 100})
         connection.execute(text("DELETE FROM task_pending WHERE id = ANY(:ids)"), {"ids": ids})
         connection.commit()
 

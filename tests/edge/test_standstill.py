@@ -102,7 +102,9 @@ def limited(bench: Bench) -> None:
 def settle(bench: Bench) -> None:
     """Scan until nothing changes any more: what may not run is put aside once."""
     with bench.engine.begin() as connection:
-        heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+        heartbeats.write_heartbeat(
+            connection, owner="w", node="n", queues=["default"], handlers=["t"]
+        )
     database = Database(bench.url)
     leader = Leader(bench.settings(), database, Memory(), "edge")
     until(lambda: leader.hold() and not leader.scan().did_something, 60)

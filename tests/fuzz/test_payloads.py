@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from tasks_app import create_task
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import browse
 from tests.factory import as_json, claimer
@@ -43,11 +43,11 @@ def test_each_payload_is_refused_with_its_path_or_read_back_equal_among_hundreds
                     made[int(task_id)] = as_json(payload)
 
     with engine.begin() as connection:
-        announced = [i for found in due(connection, {"default": count}) for i in found.ids]
+        announced = [i for found in find_due(connection, {"default": count}) for i in found.ids]
         assert sorted(announced) == sorted(made)
         for begin in range(0, len(announced), BATCH):
             ids = sorted(announced[begin : begin + BATCH])
-            listed = browse.find(connection, name="t", before=ids[-1] + 1, most=len(ids))
+            listed = browse.find_tasks(connection, name="t", before=ids[-1] + 1, most=len(ids))
             shown = {task.id: task.payload for task in listed}
             taken = claim(connection, ids, claimer(), uuid4())
             assert {t.task_id for t in taken} == set(ids)

@@ -194,7 +194,7 @@ class Bench:
     def attempts(self, task_id: int) -> list[Attempt]:
         """Return the attempts that did not succeed."""
         with self.engine.connect() as connection:
-            return browse.attempts(connection, task_id)
+            return browse.failed_attempts(connection, task_id)
 
     def effects(self, task_id: int) -> int:
         """Count what the task's handlers committed."""

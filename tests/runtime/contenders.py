@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from tasks_app import locks
-from tasks_app.domain.locks import LockDeniedError, LockMode, LockPart, parts_of
+from tasks_app.domain.locks import LockDeniedError, LockMode, LockPart, lock_parts
 
 RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")
@@ -40,7 +40,7 @@ def contend(url: str, path: Path, seed: int, acquisitions: int, lease: str) -> N
 
     for number in range(acquisitions):
         group, wait = _group(dice), dice.choice(WAITS)
-        note("ask", number, parts=parts_of(**group), wait=wait)
+        note("ask", number, parts=lock_parts(**group), wait=wait)
         try:
             with locks.hold(engine, **group, wait=wait, lease=lease, who=path.name):
                 note("held", number)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tasks_app.pool.runs.settle_success import last_word
+from tasks_app.pool.runs.settle_success import success_statement
 from tasks_app.runtime.handler_db.ends import EndsRuns, RunEnd, Steps
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
@@ -97,12 +97,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
         return execute(cursor, query, *args, **options)
 
     def judged_end(connection: Any, ending: RunEnd) -> Steps[None]:
-        faults.judge(connection, last_word(ending.settlement).sql)  # sent prepared, past cursors
+        faults.judge(
+            connection, success_statement(ending.settlement).sql
+        )  # sent prepared, past cursors
         yield from end(connection, ending)
 
     def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         for each in ends:
-            faults.judge(connection, last_word(each.settlement).sql)
+            faults.judge(connection, success_statement(each.settlement).sql)
         return (yield from end_each(connection, ends))
 
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)

@@ -27,7 +27,7 @@ from tasks_app.pool.operations import erase as pool_erase
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.erase import USER_VALUES, Erased
 from tasks_app.pool.tables import TABLES
-from tasks_app.pool.tasks.large_values import keep
+from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.pool.tasks.run_records import LinesOfRun, keep_lines, read_lines
 from tasks_app.runtime.erasure import erase, preview_erasure
 from tests.runtime.bench import Bench
@@ -226,7 +226,7 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 def test_a_task_that_is_requeued_meanwhile_is_not_touched(bench: Bench) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     with bench.engine.begin() as connection:
-        meant = pool_erase.find(connection, pool_erase.Whose(["customer:7"]))
+        meant = pool_erase.find(connection, pool_erase.ErasureKeys(["customer:7"]))
     with bench.engine.begin() as connection:
         requeue_task(connection, task_id)
 
@@ -285,7 +285,7 @@ def test_no_column_keeps_a_value_that_the_list_says_is_erased(bench: Bench, by: 
             SELECT 'new-error:' || encode(fingerprint, 'hex'), '', '' FROM task_fingerprint""")
     with bench.engine.begin() as connection:
         note(connection, "edit", {"why": "-"}, patch={"-": 1}, ids=[done, failed])
-        keep(connection, LargePayload.of("{}", encrypted=False), failed, "payload")
+        write_value(connection, LargePayload.of("{}", encrypted=False), failed, "payload")
     bench.sql("UPDATE task_completed SET biz_key = 'customer:7'")  # the member's, too
     erased = [v for v in USER_VALUES if v.erased not in (Erased.LEFT, Erased.KEPT)]
     for value in erased:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool import schema
-from tasks_app.pool.schema import current, newest, take_turn
+from tasks_app.pool.schema import current, lock_migrations, newest
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.factory import pending_task
@@ -205,7 +205,7 @@ def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
 
     with behind.connect() as turn:
         holder = turn.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-        take_turn(turn)
+        lock_migrations(turn)
         second = start()
         until(has_asked_again)
         with behind.connect().execution_options(isolation_level="AUTOCOMMIT") as builder:

@@ -41,7 +41,7 @@ GROUPS_AND_PROGRESS = (
         "who ends the last member with effects tells nobody of the callback",
         "A callback is hinted at by who ends the last member.",
         "tasks_app/runtime/handler_db/ends.py",
-        "one.ending.called.extend(called_by(",
+        "one.ending.called.extend(callbacks_of_answer(",
         "list(called_by(",
         "tests/runtime/hints/test_hints.py::"
         "test_who_ends_the_last_member_hints_at_the_callback[with effects]",

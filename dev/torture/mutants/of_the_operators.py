@@ -121,7 +121,7 @@ OPERATORS = (
         "migrations: in turn",
         "Two that migrate at once do not meet in one migration.",
         "tasks_app/runtime/migration.py",
-        "            schema.take_turn(turn, say, refused=turn.rollback)\n",
+        "            schema.lock_migrations(turn, say, refused=turn.rollback)\n",
         "",
         f"{MIGRATION}test_a_second_one_waits_without_being_waited_for",
     ),

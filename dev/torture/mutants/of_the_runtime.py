@@ -69,7 +69,7 @@ RUNTIME = (
         "parked although another one knows it",
         "A worker without a broker parks nothing that a live worker of the queue knows.",
         "tasks_app/runtime/worker/standalone.py",
-        "return self._names | known_elsewhere(connection, [found.queue], self._names, lease)",
+        "return self._names | others",
         "return self._names",
         "tests/runtime/inflight/test_passing_on.py::"
         "test_a_worker_without_a_broker_parks_only_what_nobody_knows",

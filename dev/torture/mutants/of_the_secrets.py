@@ -153,7 +153,7 @@ SECRETS = (
         "masks: server",
         "Nothing is stored of what a database adds to a text, whose values it cuts.",
         "tasks_app/runtime/execution/completion.py",
-        "text = primary(cause.message, error)",
+        "text = without_row_details(cause.message, error)",
         "text = cause.message",
         "tests/runtime/encryption/test_masking.py::test_nothing_is_stored_of_what_the_database_cut",
     ),

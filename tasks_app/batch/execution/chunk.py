@@ -23,7 +23,7 @@ from tasks_app.domain.partition.records import (
     StoredPartition,
     Table,
 )
-from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.error_text import first_line
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.batch.sources.pages import pages_of
@@ -82,7 +82,7 @@ class ChunkRows:
             written += done
 
         def skip(row: Any, error: Exception) -> None:
-            reason = reader.name(row), brief(error)
+            reason = reader.name(row), first_line(error)
             allowed = before + len(reasons) < limit
             if not (allowed and isinstance(error, self._step.skips)):
                 raise self._over_limit(*reason) from error

@@ -25,7 +25,7 @@ from tasks_app.pool.batch import instances, partition_progress, partition_runs, 
 from tasks_app.pool.batch.partition_progress import RunSignal
 from tasks_app.pool.batch.sources.cuts import keys_owned, upper_half
 from tasks_app.pool.batch.sources.measure import count
-from tasks_app.pool.fragments.conditions import stands_still
+from tasks_app.pool.fragments.conditions import is_queue_stopped
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.context import TaskContext
@@ -144,7 +144,7 @@ class PartitionRun:
             raise Snooze(0, "its turn is over")
         if now >= self._next_queue_check:
             self._next_queue_check = now + self._tuning.look_every_s
-            if stands_still(self._task.connection, self._task.queue):
+            if is_queue_stopped(self._task.connection, self._task.queue):
                 raise Snooze(0, "nothing of its queue may start now")
 
     def _give_half_away(self, stealing: Stealing) -> None:

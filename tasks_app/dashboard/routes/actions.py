@@ -49,7 +49,7 @@ def _route(action: Action) -> Handler:
 
     async def handler(request: Request, state: AppState) -> Response:
         target: Any = None
-        if action.is_of_an_id:
+        if action.has_numeric_target:
             target = row_id(request.path_params[action.on])
         elif action.on:
             of_cause = action.on == "fingerprint"

@@ -22,7 +22,7 @@ from tasks_app.dashboard.routes.parameters import fields, query, row_id
 from tasks_app.dashboard.security import HttpError, is_api, requires
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.operations import WORDS
+from tasks_app.domain.operations import AMENDMENT_FIELDS
 from tasks_app.monitor.pages.errors import BulkPage
 from tasks_app.pool.error_groups import ErrorGroup, find_error_groups
 from tasks_app.pool.tables import database_now
@@ -71,7 +71,7 @@ class NewBulk:
     @property
     def has_change(self) -> bool:
         """It has the values of the change, beside the selection."""
-        return not (WORDS - {"why"}).isdisjoint(self.selection())
+        return not (AMENDMENT_FIELDS - {"why"}).isdisjoint(self.selection())
 
 
 # With these the tasks can be shown before the operator has given the values of the change.

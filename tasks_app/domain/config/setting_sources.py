@@ -16,7 +16,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import BETWEEN, PREFIX
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.encryption import read_keys
-from tasks_app.domain.errors import meant
+from tasks_app.domain.errors import suggestion_for
 from tasks_app.domain.finding import Finding, warn
 from tasks_app.domain.tasks.masks import MASK
 
@@ -48,7 +48,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[Findi
     known = {effective.name for effective in effective_settings(Settings.model_construct())}
     advice = "No setting has this name. See docs/reference/settings.md."
     return [
-        warn("settings", f"{name} is unknown{meant(name, known)}", advice)
+        warn("settings", f"{name} is unknown{suggestion_for(name, known)}", advice)
         for name in sorted(environment)
         if name.startswith(PREFIX) and name not in known | _INTERNAL and "_TEST_" not in name
     ]

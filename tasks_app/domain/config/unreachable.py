@@ -124,8 +124,8 @@ def why_unreachable(message: str) -> Unreachable:
 NOT_GRANTED = "42501"  # SQLSTATE: insufficient privilege
 # Classes of SQLSTATEs: wrong data, a constraint, a limit of PostgreSQL, an error of PL/pgSQL. They
 # recur at each try.
-OF_ONE_ROW = ("22", "23", "54", "P0")
-MAY_NOT = (
+ROW_ERRORS = ("22", "23", "54", "P0")
+PERMISSION_ADVICE = (
     "This database role may not do that. As owner of the tables, run: "
     "tasks-app grants KIND --role ROLE --apply"
 )

@@ -20,7 +20,7 @@ from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
+    ABORTED,
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
@@ -85,7 +85,7 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:
         shown["node"] = facts.progress.node
-    shown["heartbeat_at"] = facts.heard_at
+    shown["heartbeat_at"] = facts.heartbeat_at
     if not row.is_over:
         service, scan = facts.service, facts.scan
         shown |= {
@@ -161,7 +161,7 @@ def why_last_attempt(task: StoredRow | Task, last: LastAttempt | Attempt | None)
     kind = last.kind if last is not None else (task.error or "").partition(":")[0]
     if kind == OUTCOME_UNKNOWN:
         return "it may run at most once, and that run's outcome is unknown"
-    if kind == BROKEN_OFF:
+    if kind == ABORTED:
         times = count(task.crashes, "time")
         return f"its run was aborted {times}, but not by a limit, a stop or an operator"
     if kind in _LOST_WHILE_RUNNING and task.crashes:
@@ -191,14 +191,14 @@ def lease_over(facts: TaskFacts, row: StoredRow) -> Finding | None:
 def heartbeat_missing(facts: TaskFacts, row: StoredRow) -> Finding | None:
     """Its worker's heartbeat is missing; its lease is not over."""
     silence = facts.silent
-    if silence is None or facts.heard_at is None:
+    if silence is None or facts.heartbeat_at is None:
         return None
     if row.lease_until is None or row.lease_until <= facts.now:
         return None
     fact = (
         f"Its worker {row.owner} has sent no heartbeat for {rough_span(silence)} "
-        f"({to_the_second(facts.heard_at)}); a live one sends one every "
-        f"{rough_span(facts.beats_every)}"
+        f"({to_the_second(facts.heartbeat_at)}); a live one sends one every "
+        f"{rough_span(facts.heartbeat_every)}"
     )
     if facts.scan_is_late:
         advice = f"{facts.last_scan}, so it will not be rescued. {facts.run_by.start_scan}"

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tasks_app.domain.durations import instant_in_words
-from tasks_app.domain.flow_control.circuit_breaker import BreakerStanding
+from tasks_app.domain.flow_control.circuit_breaker import StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.queues import Queue
-from tasks_app.domain.statistics import Unkept
+from tasks_app.domain.statistics import UnkeptTasks
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000  # tasks in front of it that are counted
@@ -70,7 +70,7 @@ class Service:
     names: tuple[str, ...] = ()  # handlers of the children that serve the queue
     elsewhere: tuple[str, ...] = ()  # queues of the children that have a handler of this name
     last_seen: datetime | None = None  # the last heartbeat of a child of the queue, alive or not
-    heard_at: datetime | None = None  # the last heartbeat of any child
+    heartbeat_at: datetime | None = None  # the last heartbeat of any child
     scanning: int = 0  # children of tasks-app work, of any queue: each polls when it has room
 
 
@@ -115,7 +115,7 @@ class LastAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class QueuePause:
     queue: str  # ``*``: every queue
     since: datetime
     reason: str
@@ -130,7 +130,7 @@ class StandingHold:
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
+class LockDenial:
     resource: str  # the lock that its last run did not get
     by: str | None  # who held it, or waited for it
     times: int
@@ -168,7 +168,7 @@ class ReportedProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OrderHolder:
     """Ids of the task that holds the order key, by its state."""
 
     running: int | None
@@ -177,7 +177,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class ReachedLimit:
     limit: Limit
     key: str  # the queue, name or limit key that it counts
     running: int
@@ -190,26 +190,26 @@ class TaskFacts:
     task_id: int
     now: datetime  # the database's clock
     row: StoredRow | None
-    unkept: Unkept | None = None  # successes that left no row; read if the task has none
+    unkept: UnkeptTasks | None = None  # successes that left no row; read if the task has none
     last: LastAttempt | None = None
-    stop: Stop | None = None
-    denial: Denial | None = None
+    stop: QueuePause | None = None
+    denial: LockDenial | None = None
     hold: StandingHold | None = None  # None: it is not held, or the audit has no line
     queue: Queue | None = None  # its queue's settings, if it has any
-    breaker: BreakerStanding | None = None  # of its handler's dependency, unless it is closed
+    breaker: StoredBreaker | None = None  # of its handler's dependency, unless it is closed
     service: Service = field(default_factory=Service)
     run_by: RunBy = RunBy.EITHER
     scan: Scan | None = None
     progress: ReportedProgress | None = None
-    heard_at: datetime | None = None  # the last heartbeat of the child that runs it
-    turn: Turn | None = None  # none: it has no order key, or is not due
-    shut: tuple[Shut, ...] = ()
+    heartbeat_at: datetime | None = None  # the last heartbeat of the child that runs it
+    turn: OrderHolder | None = None  # none: it has no order key, or is not due
+    shut: tuple[ReachedLimit, ...] = ()
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None  # the group whose callback it is
     connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
     ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
     late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan
-    beats_every: timedelta = timedelta(seconds=10)  # the interval of a child's heartbeats
+    heartbeat_every: timedelta = timedelta(seconds=10)  # the interval of a child's heartbeats
 
     @property
     def running(self) -> StoredRow | None:
@@ -236,8 +236,8 @@ class TaskFacts:
     @property
     def silent(self) -> timedelta | None:
         """For how long its child's heartbeat has been missing; None: it is not."""
-        span = self.now - self.heard_at if self.heard_at else timedelta(0)
-        return span if span > self.beats_every + HEARTBEAT_TAKES else None
+        span = self.now - self.heartbeat_at if self.heartbeat_at else timedelta(0)
+        return span if span > self.heartbeat_every + HEARTBEAT_TAKES else None
 
     @property
     def refused_since(self) -> datetime | None:
@@ -274,5 +274,5 @@ class TaskFacts:
 
     @property
     def _any_heartbeat(self) -> bool:
-        at = self.service.heard_at
-        return at is not None and self.now - at <= self.beats_every + HEARTBEAT_TAKES
+        at = self.service.heartbeat_at
+        return at is not None and self.now - at <= self.heartbeat_every + HEARTBEAT_TAKES

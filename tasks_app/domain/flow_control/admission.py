@@ -43,7 +43,7 @@ class Capacity:
         return self.free >= 1 and (not self.ordered or task_id == self.head)
 
 
-def room_of(
+def capacity_of(
     gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: TokenBucket | None
 ) -> Capacity:
     """Return the room of a gate, from its running tasks and its bucket."""
@@ -97,16 +97,16 @@ EVERY = 20  # a priority behind a better one gets one of this many tasks of its 
 REMEMBERED = 10_000  # keys of a queue; a forgotten one starts where the others are
 
 
-class FairLine(NamedTuple):
+class FairQueueKey(NamedTuple):
     """Tasks of one queue that wait behind each other."""
 
     key: str  # empty: the tasks without a key
     priority: int
 
 
-class Pick(NamedTuple):
+class PickedTask(NamedTuple):
     id: int
-    line: FairLine
+    line: FairQueueKey
     behind: tuple[int, ...]  # worse priorities of its key that had to wait for it
 
 
@@ -117,10 +117,12 @@ class Shares:
     weights: Mapping[str, float] = field(default_factory=dict)  # other than 1
     remembered: int = REMEMBERED
     _had: dict[str, float] = field(default_factory=dict)  # tasks / weight; only differences count
-    _owed: dict[FairLine, int] = field(default_factory=dict)  # tasks that passed a waiting priority
+    _owed: dict[FairQueueKey, int] = field(
+        default_factory=dict
+    )  # tasks that passed a waiting priority
     _at: float = 0.0  # `_had` of the key with the last turn
 
-    def order(self, waiting: Mapping[FairLine, Sequence[int]], most: int) -> list[Pick]:
+    def order(self, waiting: Mapping[FairQueueKey, Sequence[int]], most: int) -> list[PickedTask]:
         """Return up to ``most`` of the ids in dispatch order; :meth:`went` charges their keys."""
         left = {line: list(reversed(ids)) for line, ids in waiting.items() if ids}
         priorities: dict[str, list[int]] = {}
@@ -129,18 +131,18 @@ class Shares:
         turns = [(max(self._had.get(key, 0.0), self._at), key) for key in priorities]
         heapify(turns)
         owed = dict(self._owed)
-        picks: list[Pick] = []
+        picks: list[PickedTask] = []
         while turns and len(picks) < most:
             had, key = heappop(turns)
             line, behind = _next(key, priorities[key], owed)
-            picks.append(Pick(left[line].pop(), line, behind))
+            picks.append(PickedTask(left[line].pop(), line, behind))
             if not left[line]:
                 priorities[key].remove(line.priority)
             if priorities[key]:
                 heappush(turns, (had + 1 / self._weight(key), key))
         return picks
 
-    def went(self, picks: Iterable[Pick]) -> None:
+    def went(self, picks: Iterable[PickedTask]) -> None:
         """Charge the keys for the dispatched tasks, the first ones of an order."""
         for pick in picks:
             key = pick.line.key
@@ -160,10 +162,10 @@ class Shares:
 
 
 def _next(
-    key: str, priorities: Sequence[int], owed: dict[FairLine, int]
-) -> tuple[FairLine, tuple[int, ...]]:
+    key: str, priorities: Sequence[int], owed: dict[FairQueueKey, int]
+) -> tuple[FairQueueKey, tuple[int, ...]]:
     """Return the line of the best priority, or the most owed one if it is owed a task."""
-    best, *behind = (FairLine(key, priority) for priority in priorities)
+    best, *behind = (FairQueueKey(key, priority) for priority in priorities)
     line = max(behind, key=lambda one: owed.get(one, 0), default=best)
     if owed.get(line, 0) < EVERY:
         line = best
@@ -172,9 +174,9 @@ def _next(
     return line, waiting
 
 
-def _charge(line: FairLine, behind: Sequence[int], owed: dict[FairLine, int]) -> None:
+def _charge(line: FairQueueKey, behind: Sequence[int], owed: dict[FairQueueKey, int]) -> None:
     for priority in behind:
-        waiting = FairLine(line.key, priority)
+        waiting = FairQueueKey(line.key, priority)
         owed[waiting] = owed.get(waiting, 0) + 1
     if line.priority in behind:
         owed[line] -= EVERY

@@ -52,7 +52,7 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerStanding:
+class StoredBreaker:
     breaker: Breaker
     names: Sequence[str]  # handlers that depend on it
     state: BreakerState
@@ -100,7 +100,7 @@ def check_breaker(breaker: str | Breaker) -> Breaker:
     return found
 
 
-def judge(standing: BreakerStanding) -> BreakerStep | None:
+def step_after_calls(standing: StoredBreaker) -> BreakerStep | None:
     """Return the step that follows from the outcomes so far; None: it stays."""
     breaker, good, bad = standing.breaker, standing.good, standing.bad
     if standing.mode is not BreakerMode.AUTO or standing.state is BreakerState.OPEN:
@@ -115,7 +115,7 @@ def judge(standing: BreakerStanding) -> BreakerStep | None:
     return BreakerStep(BreakerState.OPEN, breaker.open_for, f"{bad} of {calls} calls failed")
 
 
-def failures_to_open(standing: BreakerStanding) -> float:
+def failures_to_open(standing: StoredBreaker) -> float:
     """Return how many failed calls in a row would open it, or infinity."""
     breaker, calls = standing.breaker, standing.good + standing.bad
     if standing.mode is not BreakerMode.AUTO or standing.state is BreakerState.OPEN:
@@ -128,7 +128,7 @@ def failures_to_open(standing: BreakerStanding) -> float:
     return max(breaker.least - calls, missing)
 
 
-def after_wait(standing: BreakerStanding) -> BreakerStep | None:
+def step_after_wait(standing: StoredBreaker) -> BreakerStep | None:
     """Return the step of an open breaker after its time is over; None: it stays open."""
     if standing.state is not BreakerState.OPEN or standing.mode is not BreakerMode.AUTO:
         return None
@@ -136,7 +136,7 @@ def after_wait(standing: BreakerStanding) -> BreakerStep | None:
     return BreakerStep(BreakerState.PROBING, NOW) if over else None
 
 
-def by_operator(mode: BreakerMode, state: BreakerState) -> BreakerStep:
+def step_by_operator(mode: BreakerMode, state: BreakerState) -> BreakerStep:
     """Return the step that an operator's mode leads to; AUTO leads from OPEN to PROBING."""
     if mode is BreakerMode.OPEN:
         return BreakerStep(BreakerState.OPEN, None, "by an operator")

@@ -20,8 +20,8 @@ from tasks_app.domain.handlers.outcomes import (
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import reference_in
-from tasks_app.domain.tasks.error_text import clean
-from tasks_app.domain.tasks.masks import MASK, leaves, without
+from tasks_app.domain.tasks.error_text import storable_text
+from tasks_app.domain.tasks.masks import MASK, leaf_texts, mask_values
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.retry_policy import (
     DEFAULT_POLICY,
@@ -39,7 +39,7 @@ _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
 REFUSED = "database refused"
 PROCESS_KILLED = "process killed"  # at the hard timeout of another task in it
-BROKEN_OFF = "broken off"  # by another task's handler, or an error of ours
+ABORTED = "broken off"  # by another task's handler, or an error of ours
 BAD_OUTCOME = "outcome cannot be stored"
 
 
@@ -61,7 +61,7 @@ def keeps_row(task: ClaimedTask, spec: HandlerSpec, levels: HistoryLevels) -> bo
     return level is HistoryLevel.FAILURES and task.fence.attempt > 1
 
 
-def succeeded(
+def settle_return(
     task: ClaimedTask,
     result: str | None,
     run_ms: int,
@@ -77,7 +77,7 @@ def succeeded(
     # fmt: on
 
 
-def ended_by(
+def settle_exception(
     task: ClaimedTask, spec: HandlerSpec, error: BaseException, cause: Cause, rng: Random
 ) -> Settlement:
     """Settle a run whose handler raised ``error``; ``cause`` is the same as storable text."""
@@ -87,20 +87,20 @@ def ended_by(
         case Cancel():
             return _uncharged(task, Event.CANCEL, cause)
         case Fail():
-            return failed(task, cause)
+            return settle_failure(task, cause)
         case Snooze():
             return _uncharged(task, Event.SNOOZE, cause, error.after)
         case DependencyDown():  # if its outages could not be counted; see put_off
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():
-            return charged(
+            return charge_failure(
                 task, spec, cause, rng, after=error.after, max_attempts=error.max_attempts
             )
         case _:
             return _by_rule(task, spec, spec.reaction(error), cause, rng)
 
 
-def charged(
+def charge_failure(
     task: ClaimedTask,
     spec: HandlerSpec | None,
     cause: Cause,
@@ -112,37 +112,39 @@ def charged(
     """Charge a failure: retry after the policy's wait, or fail if it was the last attempt."""
     failures = task.failures + 1
     if failures >= min(max_attempts or task.max_attempts, MOST_ATTEMPTS):
-        return failed(task, cause)
+        return settle_failure(task, cause)
     level = task.retry_level + 1
     wait = policy_of(task, spec).wait(level, rng) if after is None else after
     return Settlement(task.fence, Event.RETRY, failures, level, wait=wait, cause=cause, task=task)
 
 
-def failed(task: ClaimedTask, cause: Cause) -> Settlement:
+def settle_failure(task: ClaimedTask, cause: Cause) -> Settlement:
     failures = task.failures + 1
     return Settlement(task.fence, Event.FAIL, failures, task.retry_level, cause=cause, task=task)
 
 
-def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random) -> Settlement:
+def settle_crash(
+    task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random
+) -> Settlement:
     """Settle the only task in a process that died.
 
     An ``at_most_once`` task never runs again, as its effect may have taken place.
     """
     if task.at_most_once:
-        return failed(task, Cause(OUTCOME_UNKNOWN, cause.message))
-    return charged(task, spec, cause, rng)
+        return settle_failure(task, Cause(OUTCOME_UNKNOWN, cause.message))
+    return charge_failure(task, spec, cause, rng)
 
 
-def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
+def settle_interrupt(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
     """Settle a run that its stopping worker ended; an ``at_most_once`` task never runs again."""
     if task.at_most_once:
-        return failed(task, Cause(OUTCOME_UNKNOWN, "The worker stopped while it ran."))
+        return settle_failure(task, Cause(OUTCOME_UNKNOWN, "The worker stopped while it ran."))
     cause = Cause(INTERRUPTED, "The worker stopped while it ran, and its grace was over.")
     match spec.on_interrupt if spec else Reaction.RETRY_FREE:
         case Reaction.RETRY:
-            return charged(task, spec, cause, rng)
+            return charge_failure(task, spec, cause, rng)
         case Reaction.FAIL:
-            return failed(task, cause)
+            return settle_failure(task, cause)
         case Reaction.RETRY_FREE | Reaction.OUTAGE:
             return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level, task=task)
 
@@ -151,7 +153,7 @@ def is_outage(spec: HandlerSpec, error: BaseException) -> bool:
     return isinstance(error, DependencyDown) or spec.reaction(error) is Reaction.OUTAGE
 
 
-def put_off(
+def settle_outage(
     task: ClaimedTask,
     spec: HandlerSpec,
     error: BaseException,
@@ -166,7 +168,7 @@ def put_off(
     rule = spec.outage
     if rule.is_over(seen):
         charge = rule.then is Reaction.RETRY
-        return charged(task, spec, cause, rng) if charge else failed(task, cause)
+        return charge_failure(task, spec, cause, rng) if charge else settle_failure(task, cause)
     wait = error.retry_in if isinstance(error, DependencyDown) else None
     if wait is None:
         wait = rule.retry.wait(seen.number, rng)
@@ -181,9 +183,9 @@ def _by_rule(
         reaction = Reaction.FAIL if task.at_most_once else Reaction.RETRY
     match reaction:
         case Reaction.RETRY:
-            return charged(task, spec, cause, rng)
+            return charge_failure(task, spec, cause, rng)
         case Reaction.FAIL:
-            return failed(task, cause)
+            return settle_failure(task, cause)
         case Reaction.RETRY_FREE | Reaction.OUTAGE:
             wait = policy_of(task, spec).wait(max(1, task.retry_level), rng)
             return _uncharged(task, Event.RETRY, cause, wait)
@@ -198,7 +200,7 @@ def _uncharged(
 
 LONGEST_TEXT = 300
 OUR_WORDS = (  # kinds of causes whose text is our own; no exception has such a name
-    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, BROKEN_OFF, OUTCOME_UNKNOWN),
+    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, ABORTED, OUTCOME_UNKNOWN),
     *(BAD_OUTCOME, "disabled", "expired"),
 )
 
@@ -212,12 +214,12 @@ def exception_text(cause: Cause, payload: str | None) -> str:
     if not line:
         return cause.kind
     if cause.kind not in OUR_WORDS:
-        document = None if payload is None else decoded_line(payload)
-        line = MASK if document is None else without(line, leaves(document))
-    return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
+        document = None if payload is None else decode_or_none(payload)
+        line = MASK if document is None else mask_values(line, leaf_texts(document))
+    return storable_text(f"{cause.kind}: {line}", LONGEST_TEXT)
 
 
-def decoded_line(text: str) -> Any:
+def decode_or_none(text: str) -> Any:
     """Return the value of a JSON text; None: it is unreadable, or stored outside of its row."""
     if reference_in(text) is not None:
         return None

@@ -102,7 +102,7 @@ def check_no_reference(text: str) -> None:
         raise InvalidTaskError(path, "is a stored reference", "the value itself")
 
 
-def described(value: Any) -> Any:
+def describe_large_value(value: Any) -> Any:
     """Return a value for people: of a reference, the size of the value."""
     reference = reference_of(value)
     if reference is None:

@@ -76,7 +76,11 @@ def check_plan(plan: Plan, facts: Facts) -> list[Problem]:
     for source in sorted(sources | facts.extents.keys(), key=lambda source: source or ""):
         own = [each for each in plan.partitions if each.source == source]
         problems += _check_source(own, source, facts)
-    return [*problems, *_check_values(plan, facts), *aligned(plan.partitions, facts.physical)]
+    return [
+        *problems,
+        *_check_values(plan, facts),
+        *check_alignment(plan.partitions, facts.physical),
+    ]
 
 
 def _check_numbers(plan: Plan, facts: Facts) -> Iterator[Problem]:
@@ -238,7 +242,7 @@ def check_ranges(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
     yield from _coverage(good, extent)
 
 
-def aligned(
+def check_alignment(
     partitions: Iterable[Partition], physical: Iterable[PhysicalRange]
 ) -> Iterator[Problem]:
     for each in partitions:

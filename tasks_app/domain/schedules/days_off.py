@@ -130,7 +130,7 @@ def options_of(when: When, kind: TimingKind) -> dict[str, Any]:
     return given
 
 
-def kept_in(options: Any) -> dict[str, Any]:
+def raw_days_off(options: Any) -> dict[str, Any]:
     """Return the unchecked options for days off."""
     known = options if isinstance(options, dict) else {}
     return {word: known[word] for word in CALENDAR if known.get(word) is not None}
@@ -138,7 +138,7 @@ def kept_in(options: Any) -> dict[str, Any]:
 
 def read_days_off(options: Any) -> DaysOff | None:
     """Return the days off in the options; raises InvalidScheduleError."""
-    given = kept_in(options)
+    given = raw_days_off(options)
     if "calendar" not in given:
         return None
     calendar = given["calendar"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.timing import Timing, between
+from tasks_app.domain.schedules.timing import Timing, instants_between
 
 ON_TIME = timedelta(minutes=1)  # a later instant is missed; a dead leader is replaced in seconds
 PER_PASS = 500  # instants of one schedule in one transaction; the next pass continues
@@ -93,7 +93,7 @@ def due_instants(
     """
     end = now if until is None else min(now, until)
     on_time_from = max(since, now - ON_TIME)
-    instants = list(between(timing, on_time_from, end + _TICK))
+    instants = list(instants_between(timing, on_time_from, end + _TICK))
     missed_until = min(on_time_from, end + _TICK)
     if isinstance(missed, FireAll):
         first = since if missed.max_age is None else max(since, now - missed.max_age)
@@ -110,7 +110,7 @@ def _newest(timing: Timing, first: datetime, end: datetime, most: int) -> list[d
     span = ON_TIME
     while first < end:
         start = max(first, end - span)
-        found = deque(between(timing, start, end), maxlen=most)
+        found = deque(instants_between(timing, start, end), maxlen=most)
         if len(found) == most or start == first:
             return list(found)
         span *= 4

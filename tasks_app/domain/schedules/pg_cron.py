@@ -35,7 +35,9 @@ def written_for_pg_cron(expression: str) -> str:
     return SHORTHANDS.get(expression.lower(), expression)
 
 
-def why_not(schedule: Schedule, now: datetime, clocks: str | None = None) -> str | None:
+def why_pg_cron_cannot_fire(
+    schedule: Schedule, now: datetime, clocks: str | None = None
+) -> str | None:
     """Return why pg_cron cannot fire this schedule as we do; None: it can.
 
     ``clocks``: the zone of pg_cron; None: any.

@@ -124,7 +124,7 @@ def _interval(value: Duration) -> timedelta:
     return interval
 
 
-def between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime]:
+def instants_between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime]:
     """Yield the instants from ``first`` (included) to ``end`` (excluded)."""
     at = timing.next_after(first - _TICK)
     while at is not None and at < end:

@@ -40,7 +40,7 @@ def cause_of(error: BaseException) -> Cause:
     )
 
 
-def primary(text: str, error: BaseException) -> str:
+def without_row_details(text: str, error: BaseException) -> str:
     """Return an error's text without the additions of a database to it, or to its causes.
 
     DETAIL, CONTEXT and the like quote parts of rows and statements.
@@ -66,14 +66,14 @@ def _chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def brief(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Return an error's first line for a log: no SQL, no parameters, no row."""
     cause = getattr(error, "orig", None) or error
     lines = _message(cause).splitlines()
     return _shown(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200, keep="")
 
 
-def clean(text: str, longest: int) -> str:
+def storable_text(text: str, longest: int) -> str:
     """Return ``text`` without NUL and lone surrogates, cut to ``longest`` characters."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return cut.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
@@ -95,7 +95,7 @@ def printable_json(text: str) -> str:
 
 
 def _shown(text: str, longest: int, keep: str = "\n\t") -> str:
-    return clean(printable(clean(text, longest), keep=keep), longest)
+    return storable_text(printable(storable_text(text, longest), keep=keep), longest)
 
 
 def _kind(of: type[BaseException]) -> str:

@@ -59,7 +59,7 @@ class Masks:
         """Return a text without the values that are masked in this payload."""
         if not self.covers(name):
             return text
-        return without(_BY_SERVER.sub("", text), _masked(payload, self._paths(name)))
+        return mask_values(_BY_SERVER.sub("", text), _masked(payload, self._paths(name)))
 
     def _paths_of(self, name: str) -> frozenset[Path]:
         return frozenset(path for pattern, path in self._rules if fnmatchcase(name, pattern))
@@ -70,7 +70,7 @@ def masks_of(text: str) -> Masks:
     return Masks(text)
 
 
-def without(text: str, values: Iterable[str]) -> str:
+def mask_values(text: str, values: Iterable[str]) -> str:
     """Replace these values in a text, the longest first; short ones stay."""
     found = sorted({each for each in values if len(each) >= SHORTEST_SECRET}, key=len, reverse=True)
     if not found:
@@ -92,15 +92,15 @@ def _without_beginning(text: str, values: Iterable[str]) -> str:
     return text[: len(text) - begun] + MASK * bool(begun)
 
 
-def leaves(value: Any) -> Iterator[str]:
+def leaf_texts(value: Any) -> Iterator[str]:
     """Yield all values (not keys) of a JSON document, in all forms that a text may quote."""
     match value:
         case dict():
             for child in value.values():
-                yield from leaves(child)
+                yield from leaf_texts(child)
         case list():
             for child in value:
-                yield from leaves(child)
+                yield from leaf_texts(child)
         case str():
             yield value
             yield repr(value)[1:-1]
@@ -128,7 +128,7 @@ def _hidden(value: Any, paths: frozenset[Path]) -> Any:
 def _masked(value: Any, paths: frozenset[Path]) -> Iterator[str]:
     """Yield the hidden parts of a value, in the forms in which a text may quote them."""
     if () in paths:
-        yield from leaves(value)
+        yield from leaf_texts(value)
         return
     match value:
         case dict() if paths:

@@ -50,7 +50,7 @@ def what_runs_here(settings: Settings) -> RunBy:
         pool = Database(settings.database, prepare=settings.prepare)
         try:
             with pool.begin() as connection:
-                return heartbeats.run_by(connection, settings.lease)
+                return heartbeats.started_by(connection, settings.lease)
         finally:
             pool.dispose()
     except SQLAlchemyError:

@@ -17,7 +17,7 @@ from tasks_app.pool import retention as days
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS, is_pooled
 from tasks_app.pool.dispatch import notifications
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.operations.encrypted_values import keys_at_the_ends, waiting_for_keys
+from tasks_app.pool.operations.encrypted_values import keys_in_use, waiting_for_keys
 from tasks_app.pool.operations.explain import connection_limits
 from tasks_app.pool.operations.maintenance import sequences_behind, sizes
 from tasks_app.pool.runs import heartbeats
@@ -65,7 +65,7 @@ FIRST: tuple[Check, ...] = (version, schema)  # all others need these
 
 def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
     server = diagnostics.server(connection)
-    missing = [f"{what} on {table}" for table, what in diagnostics.forbidden(connection)]
+    missing = [f"{what} on {table}" for table, what in diagnostics.missing_privileges(connection)]
     if missing:
         fact = f"{server.role} lacks {_some(missing)}"
         advice = "Check as the role of the workers, or GRANT what docs/operations/database.md lists"
@@ -96,7 +96,7 @@ def sequences(connection: Connection, _settings: Settings) -> list[Finding]:
 def partitions(connection: Connection, settings: Settings) -> list[Finding]:
     ahead = days.DAYS_AHEAD + 1 - len(days.missing_partitions(connection))
     fact = f"task_completed has {count(ahead, 'day')} ahead"
-    by = heartbeats.run_by(connection, settings.lease)
+    by = heartbeats.started_by(connection, settings.lease)
     advice = f"Start {by.scanner} as the owner of the tables, or run: tasks-app migrate"
     findings = [ok("partitions", fact)]
     if ahead <= FEW_DAYS_AHEAD:
@@ -184,7 +184,7 @@ def connections(connection: Connection, settings: Settings) -> list[Finding]:
             ours = OF_CELERY + min(child.threads, MOST_AT_ONCE)
         return ours + max(child.threads, settings.threads) + FOR_LATE_WRITES
 
-    found = heartbeats.live(connection, settings.lease)
+    found = heartbeats.live_workers(connection, settings.lease)
     needed = sum(map(needs, found))
     most = diagnostics.server(connection).connections
     whose = _whose(found)
@@ -221,7 +221,7 @@ SHORT_S = 60  # a handler may call a slow service between two statements
 
 def planner(connection: Connection, _settings: Settings) -> list[Finding]:
     """Are our planner settings in force in our own sessions?"""
-    found = diagnostics.in_force(connection, PLANNER_SETTINGS)
+    found = diagnostics.current_settings(connection, PLANNER_SETTINGS)
     other = sorted(f"{n} = {value}" for n, value in found.items() if value != PLANNER_SETTINGS[n])
     if other:
         fact = f"the settings of our connections are not in force: {', '.join(other)}"
@@ -245,7 +245,7 @@ def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
 
 def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does the server let handlers end their transactions?"""
-    found = diagnostics.in_force(connection, (*CUTTING, "jit"))
+    found = diagnostics.current_settings(connection, (*CUTTING, "jit"))
     short = [
         f"{name} = {int(found[name]) / 1000:g} s"
         for name in CUTTING
@@ -281,7 +281,7 @@ def keys(connection: Connection, settings: Settings) -> list[Finding]:
             give = "the key that is here, behind the first"
         fact = f"{count(number, 'task')} waiting for {fact}"
         findings.append(fail(KEYS_SUBJECT, fact, f"Give all workers {give}."))
-    found = keys_at_the_ends(connection, LOOKED_AT)
+    found = keys_in_use(connection, LOOKED_AT)
     lacking = sorted(found.keys() - here.keys())
     named = ", ".join(f"{key} ({found[key]})" for key in lacking)
     if lacking and here:

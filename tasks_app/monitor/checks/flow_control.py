@@ -11,7 +11,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count, rough_span, to_the_minute
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerStanding, BreakerState
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState, StoredBreaker
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
@@ -20,8 +20,8 @@ from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.locks.holders import Held, find_holders
 from tasks_app.pool.retention import owns_partitions
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.scheduling import clock
 from tasks_app.pool.scheduling import find as find_schedules
+from tasks_app.pool.scheduling import schedule_clock
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -30,7 +30,7 @@ from tasks_app.runtime.schedules.db_scheduler import DbScheduler, DbSchedulerSta
 
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
     findings = []
-    for each in queue_settings.paused(connection):
+    for each in queue_settings.find_pauses(connection):
         every = each.queue == EVERY_QUEUE
         until = f" until {to_the_minute(each.resume_at)}" if each.resume_at else ""
         reason = f": {each.reason}" if each.reason else ""
@@ -47,7 +47,7 @@ def paused(connection: Connection, _settings: Settings) -> list[Finding]:
 def standing(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does a queue wait for its window, or for other queues?"""
     findings = []
-    for each in queue_settings.find(connection):
+    for each in queue_settings.find_queues(connection):
         opens_at = each.opens_at
         if not each.is_open and opens_at is None:
             advice = f"Change them: tasks-app queues set {each.queue} --window …"
@@ -63,7 +63,7 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
     """Is a breaker kept by an operator, or not closed?"""
-    found = circuit_breakers.find(connection)
+    found = circuit_breakers.find_breakers(connection)
     by_hand = [
         warn(
             "breakers",
@@ -79,7 +79,7 @@ def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
     return by_hand + [_not_closed(each) for each in auto if each.state is not BreakerState.CLOSED]
 
 
-def _not_closed(each: BreakerStanding) -> Finding:
+def _not_closed(each: StoredBreaker) -> Finding:
     name = each.breaker.dependency
     fact = (
         f"{name} is {each.state} since {to_the_minute(each.since)}"
@@ -104,10 +104,12 @@ SCHEDULE_PATIENCE = timedelta(minutes=1)  # one that should have fired longer ag
 
 def firing(connection: Connection, settings: Settings) -> list[Finding]:
     """Is each schedule in time, readable, and its task known to a worker?"""
-    now = clock(connection)
+    now = schedule_clock(connection)
     schedules = [schedule for schedule in find_schedules(connection) if schedule.enabled]
     known = {
-        name for worker in heartbeats.live(connection, settings.lease) for name in worker.handlers
+        name
+        for worker in heartbeats.live_workers(connection, settings.lease)
+        for name in worker.handlers
     }
     findings: list[Finding] = []
     for schedule in schedules:
@@ -117,7 +119,7 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
             findings.append(fail("schedules", f"{schedule.name} is broken", advice))
         elif due is not None and now - due > SCHEDULE_PATIENCE:
             fact = f"{schedule.name} should have fired {rough_span(now - due)} ago"
-            by = heartbeats.run_by(connection, settings.lease)
+            by = heartbeats.started_by(connection, settings.lease)
             findings.append(fail("schedules", fact, f"No process scans. {by.start_scan}"))
         elif due is not None and known and schedule.task not in known:
             fact = f"{schedule.name} creates tasks of {schedule.task}, which no worker knows"

@@ -14,13 +14,13 @@ from tasks_app.domain.explain.facts import ANOTHER_LEADS_AFTER, HEARTBEAT_TAKES,
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.connection.row_by_row import refusals
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.error_groups import find_error_groups
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.fragments.conditions import standing_still
+from tasks_app.pool.fragments.conditions import stopped_queues
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
@@ -39,9 +39,9 @@ FAR, LEAST_RUNS = 4, 20
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
-    found = heartbeats.live(connection, settings.lease)
+    found = heartbeats.live_workers(connection, settings.lease)
     if not found:
-        advice = heartbeats.run_by(connection, settings.lease).start_worker()
+        advice = heartbeats.started_by(connection, settings.lease).start_worker()
         return [warn("workers", "none is alive", advice)]
     nodes = sorted({worker.node for worker in found})
     return [ok("workers", f"{count(len(found), 'child')} of {', '.join(nodes)}")]
@@ -49,11 +49,13 @@ def living(connection: Connection, settings: Settings) -> list[Finding]:
 
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     """Does a process scan for due tasks?"""
-    duty = leader_lease.read(connection, leader_lease.SCAN)
-    works = any(not child.of_celery for child in heartbeats.live(connection, settings.lease))
+    duty = leader_lease.read_lease(connection, leader_lease.SCAN)
+    works = any(
+        not child.of_celery for child in heartbeats.live_workers(connection, settings.lease)
+    )
     if works and (duty is None or duty.free):
         return [ok("scan", "tasks-app work polls for due tasks by itself")]
-    advice = heartbeats.run_by(connection, settings.lease).start_scan
+    advice = heartbeats.started_by(connection, settings.lease).start_scan
     if duty is None or duty.idle is None:
         return [warn("scan", "no process has scanned yet", advice)]
     fact = f"the last one was {rough_span(duty.idle)} ago, by {duty.holder}"
@@ -72,7 +74,7 @@ def _is_scanned(
     connection: Connection, settings: Settings, duty: leader_lease.Lease | None
 ) -> bool:
     """A scan is recent, and a process is left that can scan; ``explain`` decides the same."""
-    alive = heartbeats.live(connection, settings.renew_every + HEARTBEAT_TAKES)
+    alive = heartbeats.live_workers(connection, settings.renew_every + HEARTBEAT_TAKES)
     if any(not child.of_celery for child in alive):
         return True
     if duty is None or duty.idle is None:
@@ -83,10 +85,10 @@ def _is_scanned(
 
 def publishing(connection: Connection, settings: Settings) -> list[Finding]:
     """Does the broker take messages?"""
-    duty = leader_lease.read(connection, leader_lease.SCAN)
+    duty = leader_lease.read_lease(connection, leader_lease.SCAN)
     if duty is None or duty.refused_since is None:
         return []
-    if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
+    if heartbeats.started_by(connection, settings.lease) is RunBy.WORK:
         return []  # the note is from the time when Celery ran here
     why = f": {duty.refused_because}" if duty.refused_because else ""
     fact = f"nothing could be published since {to_the_minute(duty.refused_since)}{why}"
@@ -97,7 +99,7 @@ def publishing(connection: Connection, settings: Settings) -> list[Finding]:
 
 def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does another pool use the same broker?"""
-    seen = leader_lease.strangers(connection, leader_lease.SCAN, RECENT)
+    seen = leader_lease.recent_foreign_messages(connection, leader_lease.SCAN, RECENT)
     if seen is None:
         return []
     number, at = seen
@@ -121,10 +123,10 @@ def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
 
 def reach(connection: Connection, settings: Settings, due: list[DueWork]) -> list[Finding]:
     """Does a live worker of its queue know every due task?"""
-    known = heartbeats.known_names(connection, settings.lease)
+    known = heartbeats.handlers_by_queue(connection, settings.lease)
     if not due and not known:
         return []
-    by = heartbeats.run_by(connection, settings.lease)
+    by = heartbeats.started_by(connection, settings.lease)
     findings = [
         fail(
             "queues",
@@ -154,7 +156,7 @@ def elsewhere(connection: Connection, due: list[DueWork]) -> list[Finding]:
 
     A producer may want that, or it did not know the handler, as SQL does not.
     """
-    still = standing_still(connection)
+    still = stopped_queues(connection)
     findings = []
     for each in due:
         spec = HANDLERS.get(each.name)
@@ -178,7 +180,7 @@ def shared(connection: Connection, settings: Settings, due: list[DueWork]) -> li
     another worker. Without any it is not a warning.
     """
     known: dict[str, list[set[str]]] = {}
-    for worker in heartbeats.live(connection, settings.lease):
+    for worker in heartbeats.live_workers(connection, settings.lease):
         for queue in worker.queues:
             known.setdefault(queue, []).append(set(worker.handlers))
     findings = []
@@ -218,11 +220,11 @@ def what_runs(connection: Connection, settings: Settings) -> Callable[[str, str]
 
     Not in a queue that stands still, nor behind a breaker, nor if no live worker knows it.
     """
-    still = standing_still(connection)
-    known = heartbeats.known_names(connection, settings.lease)
+    still = stopped_queues(connection)
+    known = heartbeats.handlers_by_queue(connection, settings.lease)
     down = {
         name
-        for each in circuit_breakers.find(connection)
+        for each in circuit_breakers.find_breakers(connection)
         if each.state is not BreakerState.CLOSED
         for name in each.names
     }
@@ -236,7 +238,7 @@ def what_runs(connection: Connection, settings: Settings) -> Callable[[str, str]
 
 def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does a task wait behind one that has failed for good?"""
-    found = diagnostics.behind_failed(connection)
+    found = diagnostics.blocked_by_failed(connection)
     if not found:
         return []
     first, number = found[0], sum(each.number for each in found)
@@ -251,12 +253,14 @@ def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def rescue(connection: Connection, settings: Settings) -> list[Finding]:
     """Are the tasks of vanished workers rescued?"""
-    number, since = diagnostics.beyond_lease(connection)
+    number, since = diagnostics.expired_leases(connection)
     if not number:
         return [ok("rescue", "no task runs beyond its lease")]
     fact = f"{number} running beyond the lease, for {rough_span(since)}"
-    if not _is_scanned(connection, settings, leader_lease.read(connection, leader_lease.SCAN)):
-        by = heartbeats.run_by(connection, settings.lease)
+    if not _is_scanned(
+        connection, settings, leader_lease.read_lease(connection, leader_lease.SCAN)
+    ):
+        by = heartbeats.started_by(connection, settings.lease)
         return [fail("rescue", fact, f"No scan has rescued them. {by.start_scan}")]
     stay = "; if they stay, read the log of the process that scans" if since > PATIENCE else ""
     return [warn("rescue", fact, f"Nothing to do: the next scan rescues them{stay}.")]
@@ -269,7 +273,7 @@ def slow_runs(connection: Connection, _settings: Settings) -> list[Finding]:
     usual = {
         name: timedelta(milliseconds=each.ran_ms(0.99) or 0)
         for name in names
-        for each in read.times(connection, Wanted(Grain.HOUR, A_DAY, name))
+        for each in read.run_histograms(connection, Wanted(Grain.HOUR, A_DAY, name))
         if sum(each.runs) >= LEAST_RUNS
     }
     slow = [run for run in runs if run.name in usual and run.ran > FAR * usual[run.name]]
@@ -323,7 +327,7 @@ def failed(connection: Connection, _settings: Settings) -> list[Finding]:
         (ok if each.known_by else warn)(
             "failed",
             f"{each.number} of {', '.join(each.names[:MOST_NAMES])}: "
-            f"{clean(next(iter(each.error.splitlines()), 'without a text'), LONGEST_CAUSE)}",
+            + storable_text(next(iter(each.error.splitlines()), "without a text"), LONGEST_CAUSE),
             f"To see it: tasks-app errors show {each.fingerprint}",
         )
         for each in causes[:MOST_CAUSES]

@@ -138,7 +138,7 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
     if view is None:
         return None
     total = sum(tally.total for tally in view.tallies.values())
-    parts = partitions.of_batch(connection, batch_id) if total <= MOST_MEASURED else []
+    parts = partitions.find_by_batch(connection, batch_id) if total <= MOST_MEASURED else []
     cells: dict[str, list[Cell]] = {}
     for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
         cells.setdefault(step, []).append(Cell(*values))

@@ -17,9 +17,9 @@ from tasks_app.pool.error_groups import (
     ErrorGroup,
     FailedTask,
     count_requeued,
+    count_without_fingerprint,
     find_error_groups,
-    tasks_of,
-    without_fingerprint,
+    tasks_of_error_group,
 )
 from tasks_app.pool.operations import audit
 from tasks_app.pool.tables import ALL, database_now
@@ -72,7 +72,9 @@ def errors(connection: Connection, filters: dict[str, str]) -> Errors:
     if "known" in filters:
         known = filters["known"] == "yes"
         shown = [group for group in shown if known == (group.known_by is not None)]
-    return Errors(at, filters, tuple(shown), len(found) > MOST, without_fingerprint(connection))
+    return Errors(
+        at, filters, tuple(shown), len(found) > MOST, count_without_fingerprint(connection)
+    )
 
 
 def error_page(
@@ -87,13 +89,13 @@ def error_page(
     group = next(iter(causes(connection, fingerprint=fingerprint, now=at)), None)
     if group is None:
         return None
-    sample = next(reversed(browse.attempts(connection, group.sample_id)), None)
+    sample = next(reversed(browse.failed_attempts(connection, group.sample_id)), None)
     frames: tuple[str, ...] = ()
     if sample is not None:
         masked = masked_texts(connection, {sample.task_id: sample.message})
         sample = replace(sample, message=masked[sample.task_id])
         frames = traits_of(Cause(sample.kind, sample.message, sample.traceback)).frames
-    found = tasks_of(connection, fingerprint, before=before, most=most + 1)
+    found = tasks_of_error_group(connection, fingerprint, before=before, most=most + 1)
     last = found[most - 1] if len(found) > most else None
     older = None if last is None else (last.finished_at, last.id)
     shown = masked_errors(connection, found[:most])

@@ -105,7 +105,7 @@ def limits_of(
     ]
     applying = [(gate, limit) for gate in gates if (limit := known.of(gate)) is not None]
     applying = applying[:MOST_LIMITS]
-    rooms = capacity.rooms_of(connection, [gate for gate, _ in applying], known)
+    rooms = capacity.capacities_of(connection, [gate for gate, _ in applying], known)
     targets = [Limit(gate.kind, gate.key) for gate, _ in applying]
     held = _held(connection, targets)
     return tuple(
@@ -175,7 +175,7 @@ def breakers(connection: Connection) -> tuple[BreakerLine, ...]:
             held=min(each.held, MOST_HELD),
             held_more=each.held > MOST_HELD,
         )
-        for each in circuit_breakers.find(connection, most=MOST_HELD + 1)
+        for each in circuit_breakers.find_breakers(connection, most=MOST_HELD + 1)
     )
 
 

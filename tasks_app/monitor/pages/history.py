@@ -104,7 +104,7 @@ def read_history(
     at = now or database_now(connection)
     points = read.history(connection, wanted, now=at)
     bars = _bars(points, wanted.grain, at - wanted.within, at)
-    spread = read.times(connection, wanted, now=at)
+    spread = read.run_histograms(connection, wanted, now=at)
     shares = (0.5, 0.95, 0.99)
     return History(
         at=at,

@@ -12,14 +12,14 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.statistics import Unkept
+from tasks_app.domain.statistics import UnkeptTasks
 from tasks_app.monitor.checks import flow_control, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.work import what_runs
 from tasks_app.monitor.pages.errors import causes
 from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.flow_control.queue_settings import Pause, paused
+from tasks_app.pool.flow_control.queue_settings import Pause, find_pauses
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.operations.diagnostics import QUEUES, queues_in_use
 from tasks_app.pool.runs import heartbeats
@@ -69,7 +69,7 @@ class Overview:
 
 def overview(connection: Connection, settings: Settings) -> Overview:
     lines = name_lines(connection)
-    workers = heartbeats.live(connection, settings.lease)
+    workers = heartbeats.live_workers(connection, settings.lease)
     waiting: Counter[str] = Counter()
     for line in lines:
         waiting[line.queue] += line.pending
@@ -91,12 +91,12 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         oldest_due_at=min((x.oldest_due_at for x in free if x.oldest_due_at), default=None),
         children=len(workers),
         nodes=tuple(sorted({worker.node for worker in workers})),
-        start=heartbeats.run_by(connection, settings.lease).start_worker(),
+        start=heartbeats.started_by(connection, settings.lease).start_worker(),
         lines=tuple(lines),
         crowded=crowded,
         causes=tuple(shown),
         more_causes=len(found) > MOST_CAUSES,
-        pauses=tuple(paused(connection)),
+        pauses=tuple(find_pauses(connection)),
     )
 
 
@@ -128,7 +128,7 @@ class Hits:
     at: datetime
     text: str
     hits: tuple[Hit, ...]
-    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
+    unkept: UnkeptTasks | None = None  # successes that left no row; read if nothing is called so
 
     @property
     def only(self) -> Hit | None:
@@ -228,7 +228,7 @@ def workers(connection: Connection, settings: Settings) -> Workers:
     at = database_now(connection)
     nodes: dict[str, list[ChildLine]] = {}
     served: set[str] = set()
-    for worker in heartbeats.live(connection, max(SHOWN_FOR, settings.lease), now=at):
+    for worker in heartbeats.live_workers(connection, max(SHOWN_FOR, settings.lease), now=at):
         silent = at - worker.seen_at > settings.lease
         nodes.setdefault(worker.node, []).append(ChildLine(worker, silent))
         if not silent:
@@ -239,7 +239,7 @@ def workers(connection: Connection, settings: Settings) -> Workers:
         lease_s=settings.lease.total_seconds(),
         nodes=tuple(Node(name, tuple(children)) for name, children in sorted(nodes.items())),
         unserved=unserved,
-        start=heartbeats.run_by(connection, settings.lease).start_worker(",".join(unserved)),
+        start=heartbeats.started_by(connection, settings.lease).start_worker(",".join(unserved)),
     )
 
 

@@ -15,7 +15,7 @@ from tasks_app.domain.durations import format_duration
 from tasks_app.domain.flow_control.admission import Shares
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import Queue, queue_status
-from tasks_app.domain.statistics import Unkept
+from tasks_app.domain.statistics import UnkeptTasks
 from tasks_app.domain.tasks.states import State
 from tasks_app.monitor.pages import flow_control
 from tasks_app.pool import metrics
@@ -138,7 +138,7 @@ class _Surroundings:
 
 def _surroundings(connection: Connection, settings: Settings) -> _Surroundings:
     return _Surroundings(
-        settings={each.queue: each for each in queue_settings.find(connection)},
+        settings={each.queue: each for each in queue_settings.find_queues(connection)},
         children=metrics.workers_by_queue(connection, settings.lease),
         limits=order_and_limits.all_limits(connection),
         shared=fair.fair_queues(connection),
@@ -267,7 +267,7 @@ class QueuePage:
     shares: tuple[ShareLine, ...]
     breakers: tuple[flow_control.BreakerLine, ...]  # those that its tasks depend on
     locks: tuple[flow_control.LockLine, ...]  # those that its tasks hold or wait for
-    unkept: Unkept | None  # successes that left no row
+    unkept: UnkeptTasks | None  # successes that left no row
 
 
 _OURS = text(f"""
@@ -285,7 +285,7 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
     weights = fair.fair_queues(connection).get(queue)
     serving = [
         Serving(each.owner, each.node, each.threads, len(each.running), each.seen_at)
-        for each in heartbeats.live(connection, settings.lease)
+        for each in heartbeats.live_workers(connection, settings.lease)
         if queue in each.queues
     ]
     held = flow_control.locks(connection, at)
@@ -298,7 +298,7 @@ def queue_page(connection: Connection, queue: str, settings: Settings) -> QueueP
         rules=_rules(found) if found else None,
         names=tuple(lines),
         workers=tuple(serving[:MOST_WORKERS]),
-        start=heartbeats.run_by(connection, settings.lease).start_worker(queue),
+        start=heartbeats.started_by(connection, settings.lease).start_worker(queue),
         limits=flow_control.limits_of(connection, around.limits, queue, names),
         weights=weights,
         shares=() if weights is None else _shares(connection, queue, weights),
@@ -337,12 +337,12 @@ _SHARES = text(f"""
 
 
 def _shares(connection: Connection, queue: str, weights: dict[str, float]) -> tuple[ShareLine, ...]:
-    lines, _ = fair.lines(connection, queue)
+    lines, _ = fair.fair_lines(connection, queue)
     found = connection.execute(_SHARES, {"queue": queue})
     running = {row.key: row.number for row in found}
     waiting_keys = {line.key for line in lines if line.key}
     keys = sorted({*waiting_keys, *running, *weights})[:MOST_KEYS]
-    waiting = fair.waiting(connection, queue, [key for key in keys if key], MOST_WAITING + 1)
+    waiting = fair.count_waiting(connection, queue, [key for key in keys if key], MOST_WAITING + 1)
     shares, among = Shares(weights), {*waiting_keys, *running} or set(keys)
     shown = [
         ShareLine(

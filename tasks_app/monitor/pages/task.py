@@ -74,7 +74,7 @@ def task_page(
     if task is None:
         return None
     explanation = explain_task(connection, task_id, settings=settings)
-    schedule = of_task(connection, task.pool, task_id)
+    schedule = schedule_name(connection, task.pool, task_id)
     sources = sources_of(connection, task, schedule)
     encrypted = values.is_encrypted(task, sources.attempts)
     if decrypt:
@@ -110,7 +110,7 @@ def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sour
     """Read what the timeline of a task is made of; ``schedule`` is the one that created it."""
     return Sources(
         task,
-        browse.attempts(connection, task.id),
+        browse.failed_attempts(connection, task.id),
         transitions(connection, task.id),
         read_lines(connection, task.id),
         find_among_newest(connection, task_id=task.id, most=MOST_LINES),
@@ -131,6 +131,6 @@ _SCHEDULE_NAME = {
 }
 
 
-def of_task(connection: Connection, pool: str, task_id: int) -> str | None:
+def schedule_name(connection: Connection, pool: str, task_id: int) -> str | None:
     """Return the name of the schedule that created a task, if it still exists."""
     return connection.execute(_SCHEDULE_NAME[Pool(pool)], {"id": task_id}).scalar()

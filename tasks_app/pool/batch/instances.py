@@ -89,7 +89,7 @@ def find(
     return [Batch(**{**row._asdict(), "status": BatchStatus(row.status)}) for row in rows]
 
 
-def change(
+def set_status(
     connection: Connection, batch_id: int, status: BatchStatus, error: str | None = None
 ) -> None:
     query = text(f"""

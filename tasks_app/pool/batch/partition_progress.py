@@ -11,7 +11,7 @@ from sqlalchemy import Connection, CursorResult, text
 
 from tasks_app.domain.batch.records import BatchStatus, Skipped, StepStatus
 from tasks_app.domain.partition.records import RowCounts, Status
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import BATCH, BATCH_SKIP, BATCH_STEP, PARTITION, PENDING
@@ -183,8 +183,8 @@ def add_skips(
         "batch_id": batch_id,
         "step": step,
         "partition_no": partition_no,
-        "keys": [clean(key, LONGEST_KEY) for key, _ in rows],
-        "reasons": [clean(reason, LONGEST_REASON) for _, reason in rows],
+        "keys": [storable_text(key, LONGEST_KEY) for key, _ in rows],
+        "reasons": [storable_text(reason, LONGEST_REASON) for _, reason in rows],
     }
     query = text(f"""
         INSERT INTO {BATCH_SKIP} (batch_id, step, partition_no, key, reason)

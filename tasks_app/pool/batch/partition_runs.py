@@ -48,7 +48,9 @@ def count_waiting(connection: Connection, batch_id: int, step: str) -> tuple[int
     return waiting, group_id
 
 
-def close(connection: Connection, batch_id: int, step: str, left: Status = Status.STOPPED) -> None:
+def end_partitions(
+    connection: Connection, batch_id: int, step: str, left: Status = Status.STOPPED
+) -> None:
     """End the partitions whose tasks ended without writing it: FAILED by an error, or ``left``."""
     query = text(f"""
         WITH open AS MATERIALIZED (

@@ -129,7 +129,7 @@ def find_by_program(connection: Connection, program: str) -> list[StoredPartitio
     return _find(connection, "s.program_id = :program", {"program": program})
 
 
-def of_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
+def find_by_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
     return _find(connection, "s.batch_id = :batch_id", {"batch_id": batch_id})
 
 

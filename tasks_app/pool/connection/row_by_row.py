@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.config.unreachable import OF_ONE_ROW
+from tasks_app.domain.config.unreachable import ROW_ERRORS
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.tables import LEASE, NOW, Clock
@@ -38,7 +38,7 @@ def row_by_row(
     if refused:
         # the task's id of a settlement, of a claim's fence or of a row; or the row itself
         names = [getattr(getattr(row, "fence", row), "task_id", row) for row, _ in refused]
-        tell(connection, what, names, refused[0][1], now=now)
+        record_refusals(connection, what, names, refused[0][1], now=now)
         if left is not None:
             left.update(names)
     return done
@@ -78,7 +78,7 @@ def found_task_by_task(
 
 def is_of_one_row(error: DBAPIError) -> bool:
     """Whether the database refused a statement because of the content of a row."""
-    return _sqlstate(error).startswith(OF_ONE_ROW)
+    return _sqlstate(error).startswith(ROW_ERRORS)
 
 
 def _sqlstate(error: DBAPIError) -> str:
@@ -120,7 +120,7 @@ class Refusal(NamedTuple):
 NOTE_OF_REFUSAL = "refused: "
 MOST_NAMED = 5
 # A locked note is left alone: its locker has refusals to write, too.
-TELL = (
+RECORD_REFUSALS = (
     text(f"""
     INSERT INTO {LEASE} (name, holder, token, rank) SELECT :name, '', gen_random_uuid(), 0
     WHERE NOT EXISTS (SELECT FROM {LEASE} WHERE name = :name) ON CONFLICT DO NOTHING"""),
@@ -131,7 +131,7 @@ TELL = (
 )
 
 
-def tell(
+def record_refusals(
     connection: Connection,
     what: str,
     names: Sequence[object],
@@ -149,7 +149,7 @@ def tell(
     log.error("The database refuses %s: %s (%s)", what, rows, why)
     if connection.execute(text(f"SELECT has_table_privilege('{LEASE}', 'INSERT')")).scalar():
         note = {"name": NOTE_OF_REFUSAL + what, "rows": rows, "why": why, "now": now}
-        for statement in TELL:
+        for statement in RECORD_REFUSALS:
             connection.execute(statement, note)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 _STATUS = text("SELECT pg_xact_status(CAST(:transaction AS xid8))")
 
 
-def this_transaction(connection: Connection) -> str:
+def current_transaction_id(connection: Connection) -> str:
     return str(connection.execute(text("SELECT CAST(pg_current_xact_id() AS text)")).scalar_one())
 
 
@@ -23,7 +23,7 @@ def has_committed(connection: Connection, transaction: str) -> bool | None:
     return {"committed": True, "aborted": False}.get(str(status))
 
 
-def wait_for_locks(connection: Connection, span: str) -> None:
+def set_lock_timeout(connection: Connection, span: str) -> None:
     """Let statements of this transaction fail after waiting ``span`` for a lock."""
     connection.execute(text("SELECT set_config('lock_timeout', :span, true)"), {"span": span})
 

@@ -75,7 +75,7 @@ def drop(connection: Connection) -> int:
     return len(found)
 
 
-def make_day(connection: Connection) -> None:
+def create_day_partition(connection: Connection) -> None:
     """Create the next missing day partition; a sweep before would fill the default one."""
     connection.execute(text(f"SELECT {MAINTAIN}()"))
 
@@ -100,7 +100,7 @@ def installed(
     return Installed.YES if same else Installed.OTHERWISE
 
 
-def carries_out(connection: Connection) -> bool:
+def runs_sql_tasks(connection: Connection) -> bool:
     return _runs(_standing(connection))
 
 

@@ -42,7 +42,7 @@ def usual_database(connection: Connection) -> str:
     return connection.execute(query).scalar() or "postgres"
 
 
-def zone(connection: Connection) -> str:
+def cron_zone(connection: Connection) -> str:
     """Return the zone of expressions as far as this role may read the setting; else GMT."""
     query = text("SELECT setting FROM pg_settings WHERE name = 'cron.timezone'")
     return connection.execute(query).scalar() or "GMT"
@@ -57,7 +57,9 @@ def prefix_of(home: str) -> str:
     return f"tasks_app {home}: "
 
 
-def enter(connection: Connection, prefix: str, database: str, wanted: Iterable[CronCall]) -> None:
+def enter_jobs(
+    connection: Connection, prefix: str, database: str, wanted: Iterable[CronCall]
+) -> None:
     """Enter the jobs that are wanted, and remove all others. The caller's role runs them.
 
     A job that is already as wanted stays: removing it would cancel its run.

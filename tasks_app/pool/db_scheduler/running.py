@@ -17,9 +17,9 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS_OF_FUNCTION, driver_of
 from tasks_app.pool.db_scheduler.upkeep import bound, literal
 from tasks_app.pool.fragments.transition_log import Logged
-from tasks_app.pool.runs.claim import LEFT_ALONE, claim_next_statement
+from tasks_app.pool.runs.claim import HAS_NO_LIMITS_OF_ITS_OWN, claim_next_statement
 from tasks_app.pool.runs.settle import FORGET, ONE
-from tasks_app.pool.statistics.parts import NOTE
+from tasks_app.pool.statistics.parts import ADD_COUNTS
 from tasks_app.pool.tables import PENDING, table
 
 CLAIM, CARRY_OUT, RUN = table("task_sql_claim"), table("task_sql_carry_out"), table("task_run_sql")
@@ -63,8 +63,11 @@ def running(
         "after_at": "'{}'",
         "after_id": "'{}'",
     }
-    claiming = bound(claim_next_statement(logs=level is Logged.ALL, more=LEFT_ALONE), claim)
-    one, forget = (bound(each.worded(level).text, _SETTLED) for each in (ONE, FORGET))
+    claiming = bound(
+        claim_next_statement(logs=level is Logged.ALL, more=HAS_NO_LIMITS_OF_ITS_OWN), claim
+    )
+    one, forget = (bound(each.for_level(level).text, _SETTLED) for each in (ONE, FORGET))
+    unkept = {"outcomes": f"ARRAY[{CountedOutcome.UNKEPT:d}]"}
     default, queues = parse_histories(settings.history)
     histories = [{t.name: t.history for t in tasks if t.history}, queues]
     return {
@@ -152,7 +155,7 @@ BEGIN
             FOR v_moved IN {forget}
             LOOP
                 v_went := '{State.SUCCEEDED}';
-                {bound(NOTE.text, _NOTED | {"outcomes": f"ARRAY[{CountedOutcome.UNKEPT:d}]"})};
+                {bound(ADD_COUNTS.text, _NOTED | unkept)};
             END LOOP;
         END IF;
     END IF;
@@ -165,7 +168,7 @@ BEGIN
     IF v_went IS NULL THEN
         RAISE EXCEPTION 'the fence of task % is lost', v_id;
     END IF;
-    {bound(NOTE.text, _NOTED)};
+    {bound(ADD_COUNTS.text, _NOTED)};
     RETURN NOT v_over;
 END {QUOTES}""",
         f"{RUN}(most integer DEFAULT 10000)": f"""

@@ -13,12 +13,12 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.statistics import outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import retention
-from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, ROUNDS, TELL
+from tasks_app.pool.connection.row_by_row import NOTE_OF_REFUSAL, RECORD_REFUSALS, ROUNDS
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS_OF_FUNCTION
-from tasks_app.pool.dispatch.set_aside import BARRED_OF, FIND_BARRED, SWEEPS
+from tasks_app.pool.dispatch.set_aside import FIND_TASKS_TO_SWEEP, SWEEP_TASKS, SWEEPS
 from tasks_app.pool.fragments.transition_log import Logged
 from tasks_app.pool.runs.leases import EXPIRED, FIND_EXPIRED, RESCUES, VANISHED_VALUES
-from tasks_app.pool.statistics.parts import NOTE
+from tasks_app.pool.statistics.parts import ADD_COUNTS
 from tasks_app.pool.tables import COMPLETED, table
 
 RESCUE, SWEEP = table("task_rescue_expired"), table("task_sweep")
@@ -43,10 +43,10 @@ def upkeep(settings: Settings) -> dict[str, str]:
     END IF;"""
     return {
         f"{RESCUE}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            (FIND_EXPIRED, EXPIRED.worded(level).text), rescue, Event.RESCUE, resting
+            (FIND_EXPIRED, EXPIRED.for_level(level).text), rescue, Event.RESCUE, resting
         ),
         f"{SWEEP}(at timestamptz DEFAULT NULL, most integer DEFAULT 500)": _moving(
-            (FIND_BARRED, BARRED_OF.worded(level).text), {}, Event.RELEASE
+            (FIND_TASKS_TO_SWEEP, SWEEP_TASKS.for_level(level).text), {}, Event.RELEASE
         ),
         f"{MAINTAIN}(at timestamptz DEFAULT NULL)": _partitions(settings.completed.longest),
     }
@@ -61,7 +61,7 @@ def _moving(
     )
     name, why = literal(NOTE_OF_REFUSAL + _WHAT[event]), "'SQLSTATE ' || SQLSTATE"
     refusal = {"name": name, "rows": "some_ids[1]", "why": why}
-    tell = "".join(f"{bound(each.text, refusal)};" for each in TELL)
+    tell = "".join(f"{bound(each.text, refusal)};" for each in RECORD_REFUSALS)
     outcomes = " ".join(f"WHEN '{s}' THEN {int(outcome_of(s, event))}" for s in _OVER)
     noted = {name: name for name in ("names", "queues", "outcomes")}
     noted["numbers"] = "array_fill(1, ARRAY[cardinality(names)])"
@@ -99,7 +99,7 @@ BEGIN
         EXIT WHEN cardinality(names) > 0 OR cardinality(all_ids) < most;
     END LOOP;
     IF cardinality(names) > 0 THEN
-        {bound(NOTE.text, noted)};
+        {bound(ADD_COUNTS.text, noted)};
     END IF;
     RETURN cardinality(names);
 END $$"""

@@ -73,7 +73,7 @@ _COLUMNS = f"""
 _READ = to_psycopg_sql(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
 
 
-def read(connection: Connection, name: str, *, now: Clock = None) -> Lease | None:
+def read_lease(connection: Connection, name: str, *, now: Clock = None) -> Lease | None:
     """Return the duty's lease; None: it was never held."""
     return _lease(fetch(connection, Statement(_READ, {"name": name, "now": now})))
 
@@ -97,7 +97,7 @@ _HOLD = to_psycopg_sql(f"""
     RETURNING {_COLUMNS}""")
 
 
-def hold(
+def acquire_lease(
     connection: Connection,
     name: str,
     *,
@@ -116,7 +116,7 @@ def hold(
 _RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
 
 
-def release(connection: Connection, name: str, token: UUID) -> None:
+def release_lease(connection: Connection, name: str, token: UUID) -> None:
     connection.execute(_RELEASE, {"name": name, "token": token})
 
 
@@ -127,7 +127,7 @@ _DONE = to_psycopg_sql(f"""
     WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}""")
 
 
-def done(
+def record_duty(
     connection: Connection,
     name: str,
     token: UUID,
@@ -152,7 +152,9 @@ _MARK = text(f"""
     WHERE {_FREE}""")
 
 
-def mark(connection: Connection, name: str, holder: str, *, now: Clock = None) -> None:
+def record_duty_without_lease(
+    connection: Connection, name: str, holder: str, *, now: Clock = None
+) -> None:
     """Record that this process does the duty without a lease, unless the lease is held."""
     connection.execute(_MARK, {"name": name, "holder": holder, "now": now})
 
@@ -162,7 +164,7 @@ _NOTE = text(f"""
     WHERE name = :name AND token = :token""")
 
 
-def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
+def add_notes(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
     """Add notes for the next holder; False: the lease is lost."""
     values = {"name": name, "token": token, "notes": json.dumps(notes)}
     return connection.execute(_NOTE, values).rowcount == 1
@@ -175,13 +177,13 @@ _REFUSED = text(f"""
 _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
 
 
-def refused(connection: Connection, name: str, why: str, *, now: Clock = None) -> str | None:
+def record_refusal(connection: Connection, name: str, why: str, *, now: Clock = None) -> str | None:
     """Record that the broker refuses messages, and why; return since when, under any leader."""
     values = {"name": name, "note": REFUSED, "why": why, "now": now}
     return connection.execute(_REFUSED, values).scalar()
 
 
-def taken(connection: Connection, name: str) -> None:
+def clear_refusal(connection: Connection, name: str) -> None:
     connection.execute(_TAKEN, {"name": name, "notes": [REFUSED, BECAUSE]})
 
 
@@ -197,12 +199,14 @@ _FOREIGN_SINCE = text(f"""
     WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)""")
 
 
-def count_strangers(connection: Connection, name: str, number: int, *, now: Clock = None) -> None:
+def count_foreign_messages(
+    connection: Connection, name: str, number: int, *, now: Clock = None
+) -> None:
     values = {"name": name, "note": _FOREIGN, "number": number, "now": now}
     connection.execute(_COUNT_FOREIGN, values)
 
 
-def strangers(
+def recent_foreign_messages(
     connection: Connection, name: str, within: timedelta, *, now: Clock = None
 ) -> tuple[int, datetime] | None:
     """Return the number of messages of other pools, and the time of the last; None: none lately."""

@@ -27,7 +27,7 @@ def listen(connection: Connection) -> None:
     connection.exec_driver_sql(f'LISTEN "{channel}"')
 
 
-def received(connection: Connection) -> set[str]:
+def received_queues(connection: Connection) -> set[str]:
     """Return the queues of the notices that have arrived, without waiting.
 
     Raises:

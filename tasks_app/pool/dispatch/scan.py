@@ -79,7 +79,7 @@ _DUE = text(f"""
     WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL""")
 
 
-def due(
+def find_due(
     connection: Connection,
     wanted: Mapping[str, int],
     *,
@@ -131,7 +131,7 @@ _UPCOMING = text(f"""
     ORDER BY p.scan_at, p.id LIMIT :most""")
 
 
-def upcoming(
+def find_upcoming(
     connection: Connection,
     queues: Sequence[str],
     within: timedelta,

@@ -16,7 +16,7 @@ from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE
 from tasks_app.pool.statistics.parts import add_moved
 from tasks_app.pool.tables import NOW, PENDING, WORKER, Clock, admits, admits_by_id
 
-BARRED_OF = move_out(
+SWEEP_TASKS = move_out(
     f"""
     SELECT {WITH_ITS_DATE},
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
@@ -42,10 +42,10 @@ _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.d
 # the condition that a row is to be swept
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
-FIND_BARRED = f"""
+FIND_TASKS_TO_SWEEP = f"""
     SELECT p.id FROM {PENDING} p WHERE {BARRED} ORDER BY {_LEAVES_AT} LIMIT :most OFFSET :skipped
 """
-_FIND_BARRED = text(FIND_BARRED)
+_FIND_BARRED = text(FIND_TASKS_TO_SWEEP)
 SWEEPS = "sweep of tasks"
 
 
@@ -60,7 +60,7 @@ def sweep_all(connection: Connection, most: int, *, now: Clock = None) -> dict[i
 
 
 def _sweep(connection: Connection, now: Clock, ids: Sequence[int]) -> dict[int, State]:
-    rows = connection.execute(BARRED_OF(), {"ids": sorted(map(int, ids)), "now": now})
+    rows = connection.execute(SWEEP_TASKS(), {"ids": sorted(map(int, ids)), "now": now})
     return add_moved(connection, rows, now=now)
 
 
@@ -76,7 +76,7 @@ _PARK = text(f"""
     WHERE p.id = ANY(ARRAY(SELECT id FROM parked))""")
 
 
-def park(
+def park_tasks(
     connection: Connection,
     ids: Sequence[int],
     reason: WaitingReason,
@@ -106,7 +106,7 @@ _OF_OTHERS = text(f"""
     ORDER BY p.queue, p.id""")
 
 
-def known_elsewhere(
+def handlers_of_other_workers(
     connection: Connection,
     queues: Collection[str],
     own: Collection[str],

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, room_of
+from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, capacity_of
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import State
@@ -73,13 +73,13 @@ _SPEND = text(f"""
     WHERE t.gate = ANY(CAST(:gates AS text[]))""")
 
 
-def enter(connection: Connection, gates: Collection[Gate]) -> None:
+def insert_gates(connection: Connection, gates: Collection[Gate]) -> None:
     """Insert missing rows of gates; COMMIT before they are locked."""
     if gates:
         connection.execute(_ENTER, {"gates": text_array(gates)})
 
 
-def lock(
+def lock_buckets(
     connection: Connection, gates: Collection[Gate], *, now: Clock = None
 ) -> dict[Gate, TokenBucket]:
     """Lock the gates in one order; return the buckets of those that have a row."""
@@ -87,7 +87,7 @@ def lock(
     return _buckets(connection, _LOCK, gates, now)
 
 
-def rooms_of(
+def capacities_of(
     connection: Connection,
     gates: Collection[Gate],
     limits: Limits,
@@ -108,13 +108,15 @@ def rooms_of(
         head, leaves_s = heads.get(gate.key, (None, None))
         limit, bucket = limits.of(gate), buckets.get(gate)
         number, since = running.get(gate, (0, None))
-        rooms[gate] = room_of(gate, limit, number, head, bucket)
+        rooms[gate] = capacity_of(gate, limit, number, head, bucket)
         rooms[gate].since = since
         rooms[gate].leaves_s = math.inf if leaves_s is None else leaves_s
     return rooms
 
 
-def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]) -> None:
+def spend_tokens(
+    connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]
+) -> None:
     """Take a token for each start from the buckets, under the locks."""
     spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
     for gate in spent:

@@ -16,14 +16,14 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     SOON,
     Breaker,
     BreakerMode,
-    BreakerStanding,
     BreakerState,
     BreakerStep,
-    after_wait,
-    by_operator,
+    StoredBreaker,
     failures_to_open,
-    judge,
     next_ramp,
+    step_after_calls,
+    step_after_wait,
+    step_by_operator,
 )
 from tasks_app.domain.flow_control.circuit_breaker import NOW as AT_ONCE
 from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind, WaitingReason
@@ -106,15 +106,15 @@ def synchronise(
         connection.execute(_FORGET, {"known": names_known, "declared": dependencies})
 
 
-def find(
+def find_breakers(
     connection: Connection, *, most: int = MOST_COUNTED, now: Clock = None
-) -> list[BreakerStanding]:
+) -> list[StoredBreaker]:
     """Return all breakers, by dependency; up to ``most`` held tasks of each are counted."""
     found = connection.execute(_FIND, {"most": most, "now": now})
     return [standing_of(row, held=row.held) for row in found]
 
 
-def report(
+def report_calls(
     connection: Connection, dependency: str, good: int, bad: int, *, now: Clock = None
 ) -> BreakerStep | None:
     """Count ended calls, and change the state if needed; return the change."""
@@ -123,7 +123,7 @@ def report(
     connection.execute(_COUNT, {**values, "good": good, "bad": bad})
     connection.execute(_FORGET_CALLS, {**values, "all": False})
     row = connection.execute(_ONE, values).first()
-    step = None if row is None else judge(standing_of(row))
+    step = None if row is None else step_after_calls(standing_of(row))
     if step is not None:
         _step(connection, dependency, step, now)
     return step
@@ -144,7 +144,7 @@ def advance_due(connection: Connection, *, now: Clock = None) -> dict[str, int]:
     for dependency in connection.execute(_DUE, {"now": now}).scalars().all():
         values = {"dependency": dependency, "now": now}
         standing = standing_of(connection.execute(_ONE, values).one())
-        step = after_wait(standing)
+        step = step_after_wait(standing)
         if step is not None:
             _step(connection, dependency, step, now)
             standing = standing_of(connection.execute(_ONE, values).one())
@@ -161,11 +161,11 @@ def override(
     if row is None:
         return False
     connection.execute(_MODE, {**values, "mode": mode})
-    _step(connection, dependency, by_operator(mode, BreakerState(row.state)), now)
+    _step(connection, dependency, step_by_operator(mode, BreakerState(row.state)), now)
     return True
 
 
-def _release_due(connection: Connection, standing: BreakerStanding, now: Clock) -> int:
+def _release_due(connection: Connection, standing: StoredBreaker, now: Clock) -> int:
     dependency, number = standing.breaker.dependency, standing.let_through
     release = partial(release_tasks, connection, dependency, now=now)
 
@@ -201,7 +201,7 @@ def _release_due(connection: Connection, standing: BreakerStanding, now: Clock) 
             return freed
 
 
-def _are_probes_lost(connection: Connection, standing: BreakerStanding) -> bool:
+def _are_probes_lost(connection: Connection, standing: StoredBreaker) -> bool:
     if standing.let_at is None or standing.at - standing.let_at < LOST_AFTER:
         return False
     values = {"dependency": standing.breaker.dependency}
@@ -220,8 +220,8 @@ def settings_of(of: Any) -> dict[str, Any]:
     return {name: getattr(of, name) for name in Breaker.__dataclass_fields__}
 
 
-def standing_of(row: Any, held: int = 0) -> BreakerStanding:
-    return BreakerStanding(
+def standing_of(row: Any, held: int = 0) -> StoredBreaker:
+    return StoredBreaker(
         Breaker(**settings_of(row)),
         row.names,
         BreakerState(row.state),

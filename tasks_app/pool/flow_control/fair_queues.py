@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.admission import FairLine
+from tasks_app.domain.flow_control.admission import FairQueueKey
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED, Clock
@@ -111,34 +111,38 @@ def unset_fair(connection: Connection, queue: str) -> bool:
     return connection.execute(_UNSET, {"queue": queue}).first() is not None
 
 
-def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[FairLine], str]:
+def fair_lines(
+    connection: Connection, queue: str, after: str = ""
+) -> tuple[list[FairQueueKey], str]:
     """Return the lines of keys after ``after``, and where to go on; empty: at the beginning."""
     # Their tasks may not be due yet. The ten lines without a key are always included.
     values = {"queue": queue, "after": after, "most": MOST_LINES}
-    found = [FairLine(row.key, row.priority) for row in connection.execute(_LINES, values)]
+    found = [FairQueueKey(row.key, row.priority) for row in connection.execute(_LINES, values)]
     cut = found[-1].key if len(found) == MOST_LINES else ""
     if cut and found[0].key != cut:  # the last key's lines may be cut in two
         found = [line for line in found if line.key != cut]
         cut = found[-1].key
-    return [*(FairLine("", priority) for priority in range(10)), *found], cut
+    return [*(FairQueueKey("", priority) for priority in range(10)), *found], cut
 
 
-def waiting(connection: Connection, queue: str, keys: Sequence[str], most: int) -> dict[str, int]:
+def count_waiting(
+    connection: Connection, queue: str, keys: Sequence[str], most: int
+) -> dict[str, int]:
     """Return how many tasks of each key wait, due or not, up to ``most``."""
     values = {"queue": queue, "keys": list(keys), "most": most}
     return {row.key: row.number for row in connection.execute(_WAITING, values)}
 
 
-def heads(
+def first_of_lines(
     connection: Connection,
     queue: str,
-    wanted: Mapping[FairLine, int],
+    wanted: Mapping[FairQueueKey, int],
     out: Mapping[int, float],
     *,
     names: Sequence[str] | None = None,
     lock: bool = False,
     now: Clock = None,
-) -> dict[FairLine, list[Head]]:
+) -> dict[FairQueueKey, list[Head]]:
     """Return up to ``wanted`` due tasks of each line, oldest first; only of ``names``, if given."""
     # With ``lock`` the rows stay locked until the transaction ends, and locked rows are left out.
     # ``out`` has the ids that are in messages, with the instant of each; a task that came back
@@ -153,8 +157,8 @@ def heads(
         "names": None if names is None else list(names),
         "now": now,
     }
-    found: dict[FairLine, list[Head]] = {}
+    found: dict[FairQueueKey, list[Head]] = {}
     for row in connection.execute(_HEADS_LOCKED if lock else _HEADS, values):
         head = Head(row.id, row.name, row.scan_at, row.barred, row.gated, row.held)
-        found.setdefault(FairLine(row.key, row.priority), []).append(head)
+        found.setdefault(FairQueueKey(row.key, row.priority), []).append(head)
     return found

@@ -91,12 +91,12 @@ def waiting(
     """Return those of ``ids`` that may be claimed if gates admit them; None: of any name."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WAITING, values).all() if ids else []
-    limits = limits_of(connection) if rows else Limits()
+    limits = read_limits(connection) if rows else Limits()
     gates_of = limits.gates_of
     return WaitingTasks([Waiting(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
 
 
-def in_front(
+def find_gated_tasks(
     connection: Connection, queues: Sequence[str], names: Collection[str], *, now: Clock = None
 ) -> list[int]:
     """Return ids of due gated tasks, for a child without messages. Only a read."""
@@ -104,14 +104,16 @@ def in_front(
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 
-def passed_by(connection: Connection, ids: Collection[int], *, now: Clock = None) -> list[Gate]:
+def gates_of_tasks(
+    connection: Connection, ids: Collection[int], *, now: Clock = None
+) -> list[Gate]:
     """Return the gates of tasks that have just ended or left the pool."""
     found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
-    limits = limits_of(connection) if found else Limits()
+    limits = read_limits(connection) if found else Limits()
     return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
 
 
-def limits_of(connection: Connection) -> Limits:
+def read_limits(connection: Connection) -> Limits:
     return Limits(Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
 
 

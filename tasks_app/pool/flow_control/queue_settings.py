@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.queues import Queue, Window
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.domain.tasks.options import check_queue
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.conditions import HAS_GATE, OPEN, STOPS, WAITS, queue_runs
@@ -59,7 +59,7 @@ _USED = text(f"SELECT DISTINCT queue FROM {WINDOW} WHERE calendar = :name ORDER 
 _REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING name")
 
 
-def change(connection: Connection, queue: str, changes: Mapping[str, Any]) -> None:
+def change_queue(connection: Connection, queue: str, changes: Mapping[str, Any]) -> None:
     """Change checked settings of a queue; other settings stay. Concurrent changes wait."""
     current = connection.execute(_LOCK, {"queue": queue}).one()._mapping  # noqa: SLF001
     rules = {name: changes.get(name, current[name]) for name in _RULES}
@@ -75,7 +75,7 @@ def change(connection: Connection, queue: str, changes: Mapping[str, Any]) -> No
     connection.execute(_CLEAN, {"queue": queue})
 
 
-def find(connection: Connection, *, now: Clock = None) -> list[Queue]:
+def find_queues(connection: Connection, *, now: Clock = None) -> list[Queue]:
     """Return the queues that have settings, by name."""
     windows: dict[str, list[Window]] = {}
     for row in connection.execute(_WINDOWS):
@@ -97,7 +97,7 @@ def set_calendar(connection: Connection, name: str, days: Sequence[date]) -> Non
     connection.execute(_SET_CALENDAR, {"name": name, "days": list(days)})
 
 
-def users_of(connection: Connection, calendar: str) -> list[str]:
+def queues_of_calendar(connection: Connection, calendar: str) -> list[str]:
     return list(connection.execute(_USED, {"name": calendar}).scalars())
 
 
@@ -151,7 +151,7 @@ def pause(
     """
     values: dict[str, Any] = {
         "queue": checked_queue(queue),
-        "reason": clean(reason, LONGEST_REASON),
+        "reason": storable_text(reason, LONGEST_REASON),
     }
     values |= {"until": resume_at, "wait": resume_in, "now": now}
     connection.execute(_FORGET, {"queue": queue, "now": now})
@@ -168,7 +168,7 @@ def resume(connection: Connection, queue: str, *, now: Clock = None) -> Sequence
     return [row.queue for row in rows if row.stopped]
 
 
-def paused(connection: Connection, *, now: Clock = None) -> list[Pause]:
+def find_pauses(connection: Connection, *, now: Clock = None) -> list[Pause]:
     return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]
 
 

@@ -16,7 +16,7 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits, Waiting
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import row_by_row
-from tasks_app.pool.flow_control.capacity import COLUMNS, rooms_of
+from tasks_app.pool.flow_control.capacity import COLUMNS, capacities_of
 from tasks_app.pool.fragments.conditions import UNPARKED, is_free, parked_as, queue_runs
 from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY, Clock, admits_by_id
@@ -58,7 +58,7 @@ _NEXT_LOOK = text(f"""
     WHERE t.look_at IS NOT NULL""")
 
 
-def hold(
+def park_at_gates(
     connection: Connection,
     held: Mapping[Gate, Sequence[int]],
     rooms: Mapping[Gate, Capacity],
@@ -84,7 +84,7 @@ def _park(
     connection.execute(_PARK[kind], {"ids": array(ids), **held_by, "now": now})
 
 
-def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
+def gates_with_waiters(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
     """Return the gates that hold tasks. Only a read; one probe while no gate holds any."""
     if not connection.execute(_ANY_WAITS).scalar():
         return []
@@ -92,13 +92,13 @@ def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
     return [Gate.parse(gate) for gate in rows]
 
 
-def overdue(connection: Connection, most: int, *, now: Clock = None) -> list[Gate]:
+def overdue_gates(connection: Connection, most: int, *, now: Clock = None) -> list[Gate]:
     """Return gates whose check is due. Only a read."""
     rows = connection.execute(_OVERDUE, {"most": most, "now": now}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
-def next_look_in_s(connection: Connection, *, now: Clock = None) -> float | None:
+def next_gate_check_in_s(connection: Connection, *, now: Clock = None) -> float | None:
     """Return the seconds until the next check of a gate; None: no gate holds tasks."""
     return connection.execute(_NEXT_LOOK, {"now": now}).scalar()
 
@@ -157,7 +157,7 @@ _TOUCH = text(f"""
 _FRONT = (-1, 0)  # a priority and id before all others
 
 
-def wake(
+def wake_tasks(
     connection: Connection,
     rooms: Mapping[Gate, Capacity],
     limits: Limits,
@@ -249,5 +249,7 @@ def _elsewhere(
             keys = row.queue, row.name, row.order_key, row.limit_key, row.more_limit_keys
             here = gates[row.place - 1]
             others[row.id] = [gate for gate in limits.gates_of(*keys) if gate != here]
-    rooms = rooms_of(connection, {g for some in others.values() for g in some}, limits, now=now)
+    rooms = capacities_of(
+        connection, {g for some in others.values() for g in some}, limits, now=now
+    )
     return {task_id: [rooms[gate] for gate in some] for task_id, some in others.items()}

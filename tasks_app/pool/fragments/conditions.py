@@ -65,14 +65,14 @@ ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
     AND NOT EXISTS (SELECT FROM {WINDOW})
     AND NOT EXISTS (SELECT FROM {BREAKER} b WHERE b.state <> 'closed')"""
 """The condition that no queue or name is stopped, and that there are no windows."""
-LOOK_EVERY_S = 1.0  # how often a long run asks whether its queue stands still
+CHECK_STOPPED_EVERY_S = 1.0  # how often a long run asks whether its queue stands still
 
 
-def stands_still(connection: Connection, queue: str) -> bool:
-    return not standing_still(connection).isdisjoint({EVERY_QUEUE, queue})
+def is_queue_stopped(connection: Connection, queue: str) -> bool:
+    return not stopped_queues(connection).isdisjoint({EVERY_QUEUE, queue})
 
 
-def standing_still(connection: Connection, *, now: Clock = None) -> set[str]:
+def stopped_queues(connection: Connection, *, now: Clock = None) -> set[str]:
     """Return the queues that are stopped: paused, outside windows or gated; ``*``: every queue."""
     return set(connection.execute(_READ, {"now": now}).scalars())
 

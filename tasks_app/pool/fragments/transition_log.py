@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.operations import Author
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.domain.tasks.states import Event, Pool, State
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION, Clock
@@ -97,10 +97,10 @@ class Moving:
     """A statement that moves rows, one text for each level of the log."""
 
     def __init__(self, sql: Callable[[Logged], str]) -> None:
-        self.worded = cache(lambda level: text(sql(level)))
+        self.for_level = cache(lambda level: text(sql(level)))
 
     def __call__(self) -> TextClause:
-        return self.worded(LOG.level)
+        return self.for_level(LOG.level)
 
 
 _DUE = f"""CASE WHEN p.state = '{State.PENDING}' AND :target IS NULL AND NOT {is_held()}
@@ -139,5 +139,5 @@ def log_operator_action(
     if target is not None:
         connection.execute(_CREATED, values)
     action = {"event": event, "origin": origin, "target": target, "detail": detail}
-    author = {"who": clean(by.who, LONGEST), "why": by.why}
+    author = {"who": storable_text(by.who, LONGEST), "why": by.why}
     connection.execute(_LOG_ACTION[pool], {**values, **action, **author})

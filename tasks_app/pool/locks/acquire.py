@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.locks import Ask, Granted, LockMode, Obstacle
+from tasks_app.domain.locks import GrantedLocks, LockMode, LockRequest, Obstacle
 from tasks_app.pool.connection.sessions import driver_of, is_pooled
 from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW, Clock
@@ -153,7 +153,7 @@ _REQUEST = text(" ".join(_request("v.granted", _DENIED).split()))
 _REQUEST_OR_QUEUE = text(" ".join(_request("true", _WAITED).split()))
 
 
-def open_up(connection: Connection, ask: Ask) -> None:
+def insert_resources(connection: Connection, ask: LockRequest) -> None:
     """Insert the rows of resources that were never requested before."""
     # In its own transaction: a caller that locked some rows and inserted others would lock them
     # out of order.
@@ -161,8 +161,8 @@ def open_up(connection: Connection, ask: Ask) -> None:
 
 
 def acquire(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
-) -> Granted | tuple[Obstacle, ...] | None:
+    connection: Connection, ask: LockRequest, *, waits: bool = False, now: Clock = None
+) -> GrantedLocks | tuple[Obstacle, ...] | None:
     """Take the group, or return the obstacles; None: call :func:`open_up` first."""
     # With ``waits`` the group is in the queue from then on; repeat the call with the same token,
     # and renew the place by ``WAIT_LEASE``. Without, it is denied. The transaction must be READ
@@ -179,8 +179,8 @@ def acquire(
 
 
 def acquire_at_once(
-    connection: Connection, ask: Ask, *, waits: bool = False, now: Clock = None
-) -> Granted | tuple[Obstacle, ...] | None:
+    connection: Connection, ask: LockRequest, *, waits: bool = False, now: Clock = None
+) -> GrantedLocks | tuple[Obstacle, ...] | None:
     """Do the same by one statement, which may be a transaction; None: use :func:`acquire`."""
     # That is needed after a concurrent decision, or if a dead holder has to be removed.
     statement = _REQUEST_OR_QUEUE if waits else _REQUEST
@@ -188,12 +188,12 @@ def acquire_at_once(
     return None if found[0].fresh is None or any(row.dead for row in found) else _answer(found)
 
 
-def is_hindered(connection: Connection, ask: Ask, *, now: Clock = None) -> bool:
+def would_be_denied(connection: Connection, ask: LockRequest, *, now: Clock = None) -> bool:
     """Whether a request would fail now; takes no lock."""
     return bool(connection.execute(_IS_HINDERED, _values(ask, now)).scalar())
 
 
-def _values(ask: Ask, now: Clock) -> dict[str, Any]:
+def _values(ask: LockRequest, now: Clock) -> dict[str, Any]:
     run = ask.run
     return {
         "token": ask.token,
@@ -212,9 +212,9 @@ def _values(ask: Ask, now: Clock) -> dict[str, Any]:
     }
 
 
-def _answer(rows: Sequence[Any]) -> Granted | tuple[Obstacle, ...]:
+def _answer(rows: Sequence[Any]) -> GrantedLocks | tuple[Obstacle, ...]:
     if rows[0].resource is None:
-        return Granted(rows[0].fence, rows[0].granted_at)
+        return GrantedLocks(rows[0].fence, rows[0].granted_at)
     return tuple(
         Obstacle(row.resource, LockMode(row.mode), row.who, row.task_id, row.since, row.held)
         for row in rows

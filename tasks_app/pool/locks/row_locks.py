@@ -30,7 +30,7 @@ class Holder(NamedTuple):
     locked_until: Any
 
 
-def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
+def lock_row(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
     """Lock the row and return its fence; None: it is locked, or there is no such row."""
     # One statement: it waits for a concurrent writer of the row, and decides by what that wrote.
     columns = key.table.c

@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.facts import StandingHold
-from tasks_app.domain.operations import BulkAction, Signed
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.operations import BulkAction, SignedName
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.pool.tables import AUDIT
 
 MOST_IDS = 500  # of a line; a larger single action keeps this many as a sample
@@ -41,10 +41,10 @@ def note(
     **more: Any,
 ) -> int:
     """Write a line and return its id; ``number`` is that of the ids unless given."""
-    if isinstance(who, Signed) and who.why:
+    if isinstance(who, SignedName) and who.why:
         what = {"why": who.why, **(what or {})}
     values: dict[str, Any] = {
-        "who": clean(who, LONGEST_WHO),
+        "who": storable_text(who, LONGEST_WHO),
         "action": action,
         "what": what or {},
         "number": len(ids) if number is None else number,
@@ -90,7 +90,7 @@ NEWEST = 100_000  # lines in which a task or person is searched; no index has th
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OpenBulk:
     token: int
     at: datetime
     action: str
@@ -101,7 +101,7 @@ class Opening:
     next_at: datetime | None = None  # when the next task becomes due, if they do one by one
 
 
-def take_turn(connection: Connection, token: int) -> Opening | None:
+def lock_bulk(connection: Connection, token: int) -> OpenBulk | None:
     """Lock a bulk until the transaction ends, and return it; None: there is none."""
     lock = text("SELECT pg_advisory_xact_lock(hashtext('task_audit'), CAST(:token AS integer))")
     connection.execute(lock, {"token": token % 2**31})
@@ -110,7 +110,7 @@ def take_turn(connection: Connection, token: int) -> Opening | None:
     if row is None or row.until is None:
         return None
     reached = connection.execute(_REACHED, {"token": token}).one()
-    return Opening(*row, *reached)
+    return OpenBulk(*row, *reached)
 
 
 def find(

@@ -90,14 +90,14 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
     return [OpenTransaction(*row) for row in connection.execute(query)]
 
 
-def in_force(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+def current_settings(connection: Connection, names: Iterable[str]) -> dict[str, str]:
     """Return the session's settings that the server knows, times in their own unit."""
     query = text("SELECT name, setting FROM pg_settings WHERE name = ANY(:names)")
     rows = connection.execute(query, {"names": list(names)})
     return {row.name: row.setting for row in rows}
 
 
-def forbidden(connection: Connection) -> list[tuple[str, str]]:
+def missing_privileges(connection: Connection) -> list[tuple[str, str]]:
     query = text("""
         SELECT t.name, p.privilege
         FROM unnest(CAST(:tables AS text[])) AS t(name),
@@ -152,7 +152,7 @@ class BehindFailed(NamedTuple):
     number: int
 
 
-def behind_failed(connection: Connection) -> list[BehindFailed]:
+def blocked_by_failed(connection: Connection) -> list[BehindFailed]:
     """Return order keys that a failed task blocks, those of the most waiting tasks first.
 
     As in claims, a key's first row of the error pool blocks it unless it lets others pass. Reads up
@@ -172,7 +172,7 @@ def behind_failed(connection: Connection) -> list[BehindFailed]:
     return [BehindFailed(*row) for row in connection.execute(query)]
 
 
-def beyond_lease(connection: Connection) -> tuple[int, timedelta]:
+def expired_leases(connection: Connection) -> tuple[int, timedelta]:
     """Return how many tasks run with an expired lease, and for how long at most."""
     query = text(f"""
         SELECT count(*) AS number, max({t.NOW} - lease_until) AS since

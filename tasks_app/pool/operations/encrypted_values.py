@@ -142,7 +142,7 @@ def count(connection: Connection) -> list[tuple[str, str, int]]:
     return found
 
 
-def keys_at_the_ends(connection: Connection, most: int) -> dict[str, str]:
+def keys_in_use(connection: Connection, most: int) -> dict[str, str]:
     """Return keys of the ``most`` oldest and newest rows, each with a place; skips large values."""
     found: dict[str, str] = {}
     for place in PLACES:

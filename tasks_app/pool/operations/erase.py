@@ -17,7 +17,7 @@ from tasks_app.pool import tables as t
 SUBJECT = "subject"  # the header that names the person a task is about
 
 
-class Whose(NamedTuple):
+class ErasureKeys(NamedTuple):
     """The tasks of these keys, or about this subject."""
 
     biz_keys: Sequence[str]
@@ -189,7 +189,7 @@ _IN_BULK = f"""(t.id = ANY(ARRAY(SELECT a.bulk FROM {t.AUDIT} a WHERE a.ids && {
     OR t.ids && {_IDS} OR t.what ->> 'biz_key' = ANY(CAST(:biz_keys AS text[])))"""
 
 
-class Meant(NamedTuple):
+class ErasureTasks(NamedTuple):
     over: list[int]
     waiting: list[int]
     running: list[int]
@@ -206,10 +206,10 @@ def check_may_erase(connection: Connection) -> None:
         )
 
 
-def find(connection: Connection, whose: Whose) -> Meant:
+def find(connection: Connection, whose: ErasureKeys) -> ErasureTasks:
     """Return the tasks; by subject it reads every row."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
-    meant = Meant([], [], [])
+    meant = ErasureTasks([], [], [])
     query = text(f"""
         SELECT t.id, t.pool, t.state FROM {t.ALL} t
         WHERE {_about("t.biz_key", f"t.headers ->> '{SUBJECT}'")} ORDER BY t.id
@@ -242,7 +242,7 @@ def erase_beside(connection: Connection, ids: Sequence[int]) -> dict[str, int]:
     }
 
 
-def erase_callbacks(connection: Connection, whose: Whose, *, open_too: bool) -> int:
+def erase_callbacks(connection: Connection, whose: ErasureKeys, *, open_too: bool) -> int:
     """Erase callbacks; ``open_too``: unfinished groups skip theirs. Return how many changed."""
     values = {**whose.values, "open": open_too, "now": None}
     query = text(f"""
@@ -273,7 +273,7 @@ def open_bulks(connection: Connection, ids: Sequence[int], biz_keys: Sequence[st
     return list(connection.execute(query, values).scalars())
 
 
-def count_callers(connection: Connection, whose: Whose) -> int:
+def count_callers(connection: Connection, whose: ErasureKeys) -> int:
     query = text(f"""
         SELECT count(*) FROM {t.GROUP} g
         WHERE g.outcome IS NULL AND ({" OR ".join(map(_waits, _CALLBACKS))})
@@ -281,6 +281,6 @@ def count_callers(connection: Connection, whose: Whose) -> int:
     return int(connection.execute(query, whose.values).scalar_one())
 
 
-def schedules_of(connection: Connection, whose: Whose) -> list[str]:
+def schedules_of(connection: Connection, whose: ErasureKeys) -> list[str]:
     query = text(f"SELECT s.name FROM {t.SCHEDULE} s WHERE {_of_row('s.options')} ORDER BY s.name")
     return list(connection.execute(query, whose.values).scalars())

@@ -14,7 +14,7 @@ from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
 from tasks_app.pool.flow_control import order_and_limits
-from tasks_app.pool.flow_control.capacity import rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of
 from tasks_app.pool.fragments.conditions import STOPS, is_held, own_date
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.runs import heartbeats
@@ -28,7 +28,7 @@ def read_facts(
     *,
     lease: timedelta,
     late_after: timedelta,
-    beats_every: timedelta = timedelta(seconds=10),
+    heartbeat_every: timedelta = timedelta(seconds=10),
     now: datetime | None = None,
 ) -> TaskFacts:
     """Return the facts; a child without a heartbeat counts as alive for ``lease``."""
@@ -53,7 +53,7 @@ def read_facts(
         names=tuple(names.names) if names else (),
         elsewhere=tuple(names.elsewhere) if names else (),
         last_seen=around.last_seen,
-        heard_at=around.any_heard_at,
+        heartbeat_at=around.any_heard_at,
         scanning=around.scanning,
     )
     facts = TaskFacts(
@@ -62,10 +62,10 @@ def read_facts(
         row,
         hold=last_hold(connection, task_id) if row.held else None,
         service=service,
-        run_by=heartbeats.run_by(connection, lease, now=at),
-        heard_at=around.seen_at if row.state is State.RUNNING else None,
+        run_by=heartbeats.started_by(connection, lease, now=at),
+        heartbeat_at=around.seen_at if row.state is State.RUNNING else None,
         late_after=late_after,
-        beats_every=beats_every,
+        heartbeat_every=heartbeat_every,
     )
     facts = _with_surroundings(facts, around)
     if facts.due is None:
@@ -84,10 +84,10 @@ def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
         error = around.kind, around.message
         last = model.LastAttempt(around.attempt, around.event, *error, around.ended_at)
     if around.stopped is not None:
-        stop = model.Stop(around.stopped, around.since, around.reason, around.resume_at)
+        stop = model.QueuePause(around.stopped, around.since, around.reason, around.resume_at)
     if around.denied_at is not None:
         lock = around.resource, around.blocked_by, around.times
-        denial = model.Denial(*lock, around.asked_at, around.denied_at, around.held)
+        denial = model.LockDenial(*lock, around.asked_at, around.denied_at, around.held)
     if around.holder is not None:
         refused = around.refused_since, around.refused_because
         more = {"held_until": around.held_until, "messages": around.messages}
@@ -104,14 +104,14 @@ def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
 
 def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> TaskFacts:
     """Add its turn among tasks of its order key, and the limits that are reached."""
-    limits = order_and_limits.limits_of(connection)
+    limits = order_and_limits.read_limits(connection)
     keys = row.order_key, row.limit_key, row.more_limit_keys
     before = limits.gates_of(row.queue, row.name, *keys)
     if not before:
         return facts
-    rooms = rooms_of(connection, before, limits, now=facts.now)
+    rooms = capacities_of(connection, before, limits, now=facts.now)
     shut = [
-        model.Shut(limit, gate.key, room.running)
+        model.ReachedLimit(limit, gate.key, room.running)
         for gate, room in rooms.items()
         if room.free < 1 and (limit := limits.of(gate)) is not None
     ]
@@ -127,7 +127,7 @@ def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> Tas
         """)
         head = rooms[before[0]].head
         running, failed = connection.execute(query, {"key": row.order_key, "id": row.id}).one()
-        turn = model.Turn(running, None if head == row.id else head, failed)
+        turn = model.OrderHolder(running, None if head == row.id else head, failed)
     return replace(facts, turn=turn, shut=tuple(shut))
 
 

@@ -135,7 +135,7 @@ GIVEN = {
 MARGIN = 10_000  # skipped when one is set: others may draw from it at this moment
 
 
-class Behind(NamedTuple):
+class LateSequence(NamedTuple):
     """A sequence that will give numbers that are in use."""
 
     name: str
@@ -143,7 +143,7 @@ class Behind(NamedTuple):
     highest: int
 
 
-def sequences_behind(connection: Connection) -> list[Behind]:
+def sequences_behind(connection: Connection) -> list[LateSequence]:
     """Return those that this role may read."""
     query = text("""
         SELECT s.name FROM unnest(CAST(:names AS text[])) AS s(name)
@@ -157,11 +157,11 @@ def sequences_behind(connection: Connection) -> list[Behind]:
             text(f"SELECT last_value + CAST(is_called AS int), greatest({highest}) FROM {name}")
         ).one()
         if row[1] is not None and row[1] >= row[0]:
-            found.append(Behind(name, *row))
+            found.append(LateSequence(name, *row))
     return found
 
 
-def advance_sequences(connection: Connection) -> list[Behind]:
+def advance_sequences(connection: Connection) -> list[LateSequence]:
     found = sequences_behind(connection)
     query = text("SELECT setval(CAST(:name AS regclass), :value)")
     for each in found:

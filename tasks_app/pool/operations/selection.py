@@ -18,7 +18,7 @@ from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
 
-LOOKED_AT = 2_000  # rows per statement: some milliseconds
+ROWS_PER_PAGE = 2_000  # rows per statement: some milliseconds
 
 _TABLES = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
 # Of an unfinished task: its history has it.
@@ -27,56 +27,56 @@ _LAST_ERROR = f"""(
     WHERE a.task_id = p.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1)"""
 
 
-class SelectionCut(NamedTuple):
+class SelectionLimits(NamedTuple):
     at: datetime  # ages count from here; tasks that finish later do not belong to it
     until: int  # nor do higher ids
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SelectedTask:
     id: int
     name: str
     state: State
     payload: str | None = None  # JSON text, if the caller wants it
 
 
-def cut(connection: Connection) -> SelectionCut:
+def limits_of_now(connection: Connection) -> SelectionLimits:
     query = text(f"""
         SELECT statement_timestamp() AS at, (SELECT max(id) FROM {PENDING}) AS waiting,
             (SELECT max(id) FROM {COMPLETED}) AS completed, (SELECT max(id) FROM {ERROR}) AS failed
     """)
     row = connection.execute(query).one()
-    return SelectionCut(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
+    return SelectionLimits(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
 
 
-def look(
-    connection: Connection, selection: Selection, end: SelectionCut, after: int, most: int
-) -> tuple[list[Found], int | None]:
+def read_page(
+    connection: Connection, selection: Selection, end: SelectionLimits, after: int, most: int
+) -> tuple[list[SelectedTask], int | None]:
     """Return up to ``most`` rows above the id ``after``, and the next ``after``; None: no more."""
     query = _look(selection.pool, tuple(selection.given()))
-    values = {**_values(selection, end), "after": after, "most": LOOKED_AT}
+    values = {**_values(selection, end), "after": after, "most": ROWS_PER_PAGE}
     rows = connection.execute(query, values).all()
-    found = [Found(row.id, row.name, State(row.state)) for row in rows if row.fits]
+    found = [SelectedTask(row.id, row.name, State(row.state)) for row in rows if row.fits]
     if len(found) > most:
         return found[:most], found[most - 1].id
-    return found, rows[-1].id if len(rows) == LOOKED_AT else None
+    return found, rows[-1].id if len(rows) == ROWS_PER_PAGE else None
 
 
 def lock(
     connection: Connection,
     selection: Selection,
-    end: SelectionCut,
+    end: SelectionLimits,
     ids: list[int],
     *,
     payloads: bool,
-) -> list[Found]:
+) -> list[SelectedTask]:
     """Lock those of ``ids`` that still fit, until the transaction ends; waits for them."""
     return _read(connection, selection, end, ids, "FOR UPDATE OF p", payloads=payloads)
 
 
 def read(
-    connection: Connection, selection: Selection, end: SelectionCut, ids: list[int]
-) -> list[Found]:
+    connection: Connection, selection: Selection, end: SelectionLimits, ids: list[int]
+) -> list[SelectedTask]:
     """Return those of ``ids`` that still fit, with their payloads."""
     return _read(connection, selection, end, ids, "", payloads=True)
 
@@ -84,12 +84,12 @@ def read(
 def _read(
     connection: Connection,
     selection: Selection,
-    end: SelectionCut,
+    end: SelectionLimits,
     ids: list[int],
     locking: str,
     *,
     payloads: bool,
-) -> list[Found]:
+) -> list[SelectedTask]:
     pool, payload = selection.pool, "p.payload::text" if payloads else "NULL"
     query = text(f"""
         SELECT p.id, p.name, p.state, {payload} AS payload FROM {_TABLES[pool]} p
@@ -97,7 +97,7 @@ def _read(
         ORDER BY p.id {locking}
     """)
     rows = connection.execute(query, {**_values(selection, end), "chosen": ids})
-    return [Found(row.id, row.name, State(row.state), row.payload) for row in rows]
+    return [SelectedTask(row.id, row.name, State(row.state), row.payload) for row in rows]
 
 
 @lru_cache(64)
@@ -139,7 +139,7 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
     return " AND ".join([*found, "true" if waits else "p.finished_at <= :at"])
 
 
-def _values(selection: Selection, end: SelectionCut) -> dict[str, object]:
+def _values(selection: Selection, end: SelectionLimits) -> dict[str, object]:
     values = {**selection.given(), "at": end.at, "until": end.until}
     if (kind := selection.error_kind) is not None:  # the class itself, in any module
         escaped = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in kind)

@@ -60,7 +60,7 @@ def _oldest(connection: Connection, moves: str, which: str, now: datetime | None
     return [Oldest(*row) for row in connection.execute(query, {"now": now})]
 
 
-def unknown(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+def oldest_without_handler(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
     """Return the oldest by queue and name of the tasks that no worker has a handler for."""
     query = text(f"""
         SELECT queue, name, {t.NOW} - min(due_at) AS waits, false AS moves

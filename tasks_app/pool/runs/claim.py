@@ -278,7 +278,7 @@ def claim_next_statement(*, logs: bool, more: str = "true") -> str:
 
 # the condition that neither the row nor its queue has a time limit or a retry policy, and that the
 # payload is in the row
-LEFT_ALONE = f"""num_nonnulls(p.retry, p.timeout_ms, p.hard_timeout_ms) = 0
+HAS_NO_LIMITS_OF_ITS_OWN = f"""num_nonnulls(p.retry, p.timeout_ms, p.hard_timeout_ms) = 0
               AND NOT jsonb_exists(p.payload, '{REFERENCE_MARK}') AND NOT EXISTS (
                 SELECT FROM {QUEUE} g WHERE g.queue = p.queue
                   AND num_nonnulls(g.retry, g.timeout_ms, g.hard_timeout_ms) > 0)"""

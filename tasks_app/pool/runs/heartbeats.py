@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.facts import RunBy
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.pool.tables import LEASE, NOW, WORKER, Clock
 
 LONGEST_TEXT = 300
@@ -54,7 +54,7 @@ _RUN_BY = text(f"""
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
-def beat(
+def write_heartbeat(
     connection: Connection,
     *,
     owner: str,
@@ -68,7 +68,7 @@ def beat(
     """Write the heartbeat; a child without queues is about to end."""
     runs = [
         # cleaned, as no text of a handler may stop the heartbeat
-        {k: clean(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}
+        {k: storable_text(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}
         for run in running
     ]
     values = {"owner": owner, "node": node, "threads": threads, "running": json.dumps(runs)}
@@ -76,7 +76,7 @@ def beat(
     connection.execute(_BEAT, values)
 
 
-def live(connection: Connection, within: timedelta, *, now: Clock = None) -> list[Worker]:
+def live_workers(connection: Connection, within: timedelta, *, now: Clock = None) -> list[Worker]:
     """Return the children whose last heartbeat is no older than that."""
     return [
         Worker(owner, node, tuple(queues), tuple(handlers), threads, json.loads(running), *times)
@@ -86,15 +86,15 @@ def live(connection: Connection, within: timedelta, *, now: Clock = None) -> lis
     ]
 
 
-def known_names(connection: Connection, within: timedelta) -> dict[str, set[str]]:
+def handlers_by_queue(connection: Connection, within: timedelta) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
-    for worker in live(connection, within):
+    for worker in live_workers(connection, within):
         for queue in worker.queues:
             known.setdefault(queue, set()).update(worker.handlers)
     return known
 
 
-def run_by(connection: Connection, within: timedelta, *, now: Clock = None) -> RunBy:
+def started_by(connection: Connection, within: timedelta, *, now: Clock = None) -> RunBy:
     """Return what started the living children, or the last ones; without any, the last scanner."""
     found = connection.execute(_RUN_BY, {"within": within, "now": now}).one()
     if found.celery is None:
@@ -106,7 +106,7 @@ def run_by(connection: Connection, within: timedelta, *, now: Clock = None) -> R
     return RunBy.CELERY if celery else RunBy.WORK
 
 
-def leave(connection: Connection, owner: str) -> None:
+def remove_heartbeat(connection: Connection, owner: str) -> None:
     connection.execute(text(f"DELETE FROM {WORKER} WHERE owner = :owner"), {"owner": owner})
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
+    ABORTED,
     CONNECTION_LOST,
     INTERRUPTED,
     OUTCOME_UNKNOWN,
@@ -142,7 +142,7 @@ _SENTENCES = {
     INTERRUPTED: "A signal ended its process, and no other of the worker",
     CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
     REFUSED: "The database had no room for what it wrote, or no connection",
-    BROKEN_OFF: "No limit, stop or operator broke off its run",
+    ABORTED: "No limit, stop or operator broke off its run",
 }
 
 

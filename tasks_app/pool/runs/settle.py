@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.groups import Called
+from tasks_app.domain.groups import GroupCallback
 from tasks_app.domain.handlers.outcomes import Outages
 from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
@@ -104,7 +104,7 @@ def settle_group(
     connection: Connection,
     settlements: Sequence[Settlement],
     *,
-    called: list[Called] | None = None,
+    called: list[GroupCallback] | None = None,
     now: Clock = None,
 ) -> dict[int, State]:
     """Settle what can be settled without waiting for a lock; return where each went."""
@@ -150,7 +150,7 @@ def settle_one(
     connection: Connection,
     settlement: Settlement,
     *,
-    called: list[Called] | None = None,
+    called: list[GroupCallback] | None = None,
     now: Clock = None,
 ) -> State | None:
     """Settle one run, waiting for its row and its group; return where it went."""
@@ -165,11 +165,11 @@ def _moved(
     statement: Moving,
     settlements: Sequence[Settlement],
     now: Clock,
-    called: list[Called] | None = None,
+    called: list[GroupCallback] | None = None,
 ) -> dict[int, State]:
     rows = connection.execute(statement(), {**_arrays(settlements), "now": now}).all()
     if called is not None:
-        called += [Called(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
+        called += [GroupCallback(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
     return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
 
 

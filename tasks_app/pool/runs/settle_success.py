@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from tasks_app.domain.groups import Called
+from tasks_app.domain.groups import GroupCallback
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import attempts_of
@@ -70,7 +70,7 @@ _OWN_ROW = f"""
 _TYPES = [20, 23, 2950, 3802, 23, 25]  # OIDs of task, attempt, token, result, run_ms, sub-status
 
 
-class LastWord(NamedTuple):
+class SuccessStatement(NamedTuple):
     """The last statement of a transaction, for libpq."""
 
     name: bytes  # of the prepared statement
@@ -88,7 +88,7 @@ _WORDS = {
 }
 
 
-def last_word(settlement: Settlement) -> LastWord:
+def success_statement(settlement: Settlement) -> SuccessStatement:
     """Return the statement of one success; it waits for its row and group."""
     # Its result is for :func:`called_by`. It fails if the claim is lost: see
     # :func:`is_fence_lost`.
@@ -105,24 +105,24 @@ def last_word(settlement: Settlement) -> LastWord:
         None if run_ms is None else b"%d" % run_ms,
         None if sub_status is None else sub_status.encode(),
     ]
-    return LastWord(*_WORDS[way, LOG.has_successes], _TYPES, values)
+    return SuccessStatement(*_WORDS[way, LOG.has_successes], _TYPES, values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
     return error.sqlstate == "TA002"  # raised by ``task_fence_lost``
 
 
-def called_by(answer: str | bytes | None) -> list[Called]:
+def callbacks_of_answer(answer: str | bytes | None) -> list[GroupCallback]:
     """Return the callback of a group that the statement has inserted, from its row."""
-    return [] if answer is None else [Called(*json.loads(answer))]
+    return [] if answer is None else [GroupCallback(*json.loads(answer))]
 
 
-def own_row(fence: Fence) -> LastWord:
+def lock_row_statement(fence: Fence) -> SuccessStatement:
     """Return the statement that locks the row of a run."""
     # In a transaction with one snapshot, a renewal would otherwise update the row after the
     # snapshot, and the settle fail. Renewals and rescues skip a locked row: the lock replaces its
     # lease.
-    return LastWord(b"", _OWN_ROW, _TYPES[:3], _fence_values(fence))
+    return SuccessStatement(b"", _OWN_ROW, _TYPES[:3], _fence_values(fence))
 
 
 def _fence_values(fence: Fence) -> list[bytes | None]:

@@ -45,7 +45,7 @@ _WRITE = text(f"""
     ON CONFLICT (at, slot, name, queue, outcome) DO UPDATE SET
         number = EXCLUDED.number, wait_ms = EXCLUDED.wait_ms, run_ms = EXCLUDED.run_ms,
         waits = EXCLUDED.waits, runs = EXCLUDED.runs, written_at = EXCLUDED.written_at""")
-NOTE = text(f"""
+ADD_COUNTS = text(f"""
     INSERT INTO {COUNT_PART} (slot, {KEY}, {SUMS}, written_at)
     SELECT CAST(gen_random_uuid() AS text), date_trunc('minute', {NOW}), t.name, t.queue, t.outcome,
         t.number, 0, 0, '{{}}', '{{}}', {NOW}
@@ -81,7 +81,7 @@ def add_counts(
         columns = [list(column) for column in zip(*counted, strict=True)]
         values = dict(zip(("names", "queues", "outcomes"), columns, strict=True))
         numbers = list(counted.values())
-        connection.execute(NOTE, {**values, "numbers": numbers, "now": now})
+        connection.execute(ADD_COUNTS, {**values, "numbers": numbers, "now": now})
 
 
 def add_moved(

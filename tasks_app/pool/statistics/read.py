@@ -14,7 +14,7 @@ from tasks_app.domain.statistics import (
     MOST_NAMES,
     UNKEPT_WITHIN,
     CountedOutcome,
-    Unkept,
+    UnkeptTasks,
     percentile,
 )
 from tasks_app.pool.statistics.parts import summed
@@ -125,13 +125,13 @@ def history(connection: Connection, wanted: Wanted, *, now: Clock = None) -> lis
     return _points(connection, _HISTORY, wanted, now)
 
 
-def live(connection: Connection, wanted: Wanted) -> list[Point]:
+def minutes_not_rolled_up(connection: Connection, wanted: Wanted) -> list[Point]:
     """Return the sums of the minutes that are not rolled up yet."""
     # Not on a standby server: the table of parts is unlogged.
     return _points(connection, _LIVE, wanted, None)
 
 
-def times(
+def run_histograms(
     connection: Connection, wanted: Wanted, *, by: str = "", now: Clock = None
 ) -> list[Times]:
     """Return histograms of all tasks, or ``by`` "queue" or "name"."""
@@ -188,7 +188,7 @@ _ALL, _WITHOUT_LIVE = (
 
 def unkept(
     connection: Connection, *, name: str | None = None, queue: str | None = None, now: Clock = None
-) -> Unkept | None:
+) -> UnkeptTasks | None:
     """Count successes without rows, of all, a name or a queue; None: all have their rows."""
     # On a standby server without the last minutes: the table of parts is unlogged.
     standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
@@ -197,4 +197,4 @@ def unkept(
     if not rows:
         return None
     names = tuple(row.name for row in rows[:MOST_NAMES])
-    return Unkept(sum(row.number for row in rows), names, len(rows) > MOST_NAMES)
+    return UnkeptTasks(sum(row.number for row in rows), names, len(rows) > MOST_NAMES)

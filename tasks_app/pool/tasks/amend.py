@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.flow_control.limits import WaitingKind
-from tasks_app.domain.operations import NOBODY, Amendment, Author, BulkAction
+from tasks_app.domain.operations import NO_AUTHOR, Amendment, Author, BulkAction
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State
@@ -98,7 +98,7 @@ def amend(
     ids: Sequence[int],
     change: Amendment = NO_AMENDMENT,
     *,
-    by: Author = NOBODY,
+    by: Author = NO_AUTHOR,
     now: Clock = None,
 ) -> list[int]:
     """Change tasks; return the ids of those that were changed. Waits for their rows."""
@@ -121,7 +121,7 @@ def spread(
     gap: timedelta,
     start: datetime | None,
     *,
-    by: Author = NOBODY,
+    by: Author = NO_AUTHOR,
     now: Clock = None,
 ) -> tuple[list[int], datetime | None]:
     """Make tasks due one after the other, ``gap`` apart, the first at ``start`` or now."""
@@ -168,7 +168,7 @@ def replace_payload(connection: Connection, fence: Fence, payload: str) -> bool:
 
 
 def change_payload(
-    connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NOBODY
+    connection: Connection, pool: Pool, task_id: int, payload: str, *, by: Author = NO_AUTHOR
 ) -> bool:
     """Change the payload, JSON text, of a waiting or failed task; False: no such task."""
     values = {"id": task_id, "payload": payload}

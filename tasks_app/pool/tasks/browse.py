@@ -127,7 +127,7 @@ def ended_lately(connection: Connection, ids: Sequence[int], within: timedelta) 
     return set(connection.execute(_ENDED_LATELY, values).scalars())
 
 
-def find(  # noqa: PLR0913  filters, all by keyword
+def find_tasks(  # noqa: PLR0913  filters, all by keyword
     connection: Connection,
     *,
     pool: str | None = None,
@@ -156,7 +156,7 @@ def find(  # noqa: PLR0913  filters, all by keyword
     return [_task(row) for row in rows]
 
 
-def attempts(connection: Connection, task_id: int) -> list[Attempt]:
+def failed_attempts(connection: Connection, task_id: int) -> list[Attempt]:
     """Return the attempts without success, oldest first."""
     return [Attempt(*row) for row in connection.execute(_ATTEMPTS, {"id": task_id})]
 
@@ -167,7 +167,7 @@ def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
     return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
 
 
-def stats(connection: Connection, *, now: Clock = None) -> Sequence[Count]:
+def count_tasks(connection: Connection, *, now: Clock = None) -> Sequence[Count]:
     """Count all tasks by name, queue and state. Reads every row: do not call it often."""
     return [
         Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)

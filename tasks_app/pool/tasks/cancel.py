@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.operations import NOBODY, Author
+from tasks_app.domain.operations import NO_AUTHOR, Author
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import WAIT, WITH_ITS_DATE, move_out
@@ -68,7 +68,7 @@ _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
 def cancel(
-    connection: Connection, task_id: int, *, by: Author = NOBODY, now: Clock = None
+    connection: Connection, task_id: int, *, by: Author = NO_AUTHOR, now: Clock = None
 ) -> Cancelled:
     """Cancel one task; waits for its row."""
     locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
@@ -84,7 +84,7 @@ def cancel_many(
     *,
     name: str | None,
     biz_key: str | None,
-    by: Author = NOBODY,
+    by: Author = NO_AUTHOR,
     now: Clock = None,
 ) -> CancelledMany:
     """Cancel all pending and running tasks with this name and biz_key; None matches any."""
@@ -93,7 +93,7 @@ def cancel_many(
 
 
 def cancel_these(
-    connection: Connection, ids: Sequence[int], *, by: Author = NOBODY, now: Clock = None
+    connection: Connection, ids: Sequence[int], *, by: Author = NO_AUTHOR, now: Clock = None
 ) -> CancelledMany:
     locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
     return _cancel(connection, locked, by, now)

@@ -91,7 +91,7 @@ def has_large(rows: Sequence[TaskRow]) -> bool:
     return any(type(row[0]) is LargePayload for row in rows)
 
 
-def keep(connection: Connection, value: LargePayload, task_id: int, kind: str) -> None:
+def write_value(connection: Connection, value: LargePayload, task_id: int, kind: str) -> None:
     """Write a value of a task, which must run until its row refers to the value."""
 
     def plan() -> Statements[None]:
@@ -121,10 +121,10 @@ def remove_lost(
     return (None if step.seen < most else step.after), step.gone
 
 
-def unknown(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
+def unknown_values(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
     return list(connection.execute(_UNKNOWN, {"ids": list(ids)}).scalars())
 
 
-def outside(connection: Connection, task_ids: Sequence[int]) -> list[UUID]:
+def values_in_object_store(connection: Connection, task_ids: Sequence[int]) -> list[UUID]:
     """Return the ids of these tasks' values in an object store."""
     return list(connection.execute(_OUTSIDE, {"ids": list(task_ids)}).scalars())

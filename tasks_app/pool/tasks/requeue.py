@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.operations import NOBODY, Author
+from tasks_app.domain.operations import NO_AUTHOR, Author
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.tables import (
@@ -69,7 +69,7 @@ _HOLDER = text(f"""
 
 
 def requeue(
-    connection: Connection, task_id: int, *, by: Author = NOBODY, now: Clock = None
+    connection: Connection, task_id: int, *, by: Author = NO_AUTHOR, now: Clock = None
 ) -> Requeued:
     """Move a finished task back to PENDING, due now, with its attempts and without its failures.
 

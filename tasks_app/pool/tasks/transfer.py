@@ -64,25 +64,25 @@ class ArrivedTask(NamedTuple):
     became: int  # its id in the other database
 
 
-def leaving(connection: Connection, ids: Sequence[int]) -> Sequence[Any]:
+def export_rows(connection: Connection, ids: Sequence[int]) -> Sequence[Any]:
     """Return the waiting ones of these rows; payloads as text."""
     return connection.execute(_LEAVE, {"ids": list(ids)}).all()
 
 
-def here(connection: Connection, tasks: Sequence[PortableTask]) -> list[int]:
+def already_in_pool(connection: Connection, tasks: Sequence[PortableTask]) -> list[int]:
     """Return the ids of those that wait in this pool, and were not imported into it."""
     values = {"ids": [task.id for task in tasks], "keys": [task.idempotency_key for task in tasks]}
     return list(connection.execute(_HERE, values).scalars())
 
 
-def held(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
+def still_held_tasks(connection: Connection, moved: Sequence[ArrivedTask]) -> list[int]:
     """Return the ids of those that are held in this pool, and were not imported into it."""
     ids, keys, became = zip(*moved, strict=True)
     values = {"ids": list(ids), "keys": list(keys), "became": list(became)}
     return list(connection.execute(_HELD, values).scalars())
 
 
-def bring_in(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
+def insert_imported_tasks(connection: Connection, tasks: Sequence[PortableTask]) -> dict[UUID, int]:
     """Create tasks that were not imported before; return the ids of all imported ones, by key."""
     # A task whose unique_key is taken is left out. Other imports wait until the caller commits.
     connection.execute(text(f"LOCK TABLE {IMPORT} IN SHARE ROW EXCLUSIVE MODE"))

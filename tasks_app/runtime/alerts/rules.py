@@ -16,11 +16,11 @@ from tasks_app.pool import metrics
 from tasks_app.pool import scheduling as plans
 from tasks_app.pool.batch.instances import biz_key
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.fragments.conditions import standing_still
+from tasks_app.pool.fragments.conditions import stopped_queues
 from tasks_app.pool.operations import trouble
 from tasks_app.pool.retention import has_strays
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.statistics.read import Grain, Wanted, history, live
+from tasks_app.pool.statistics.read import Grain, Wanted, history, minutes_not_rolled_up
 from tasks_app.pool.tables import EVERY_QUEUE, database_now
 
 Rule = Callable[[Connection, Settings], Iterator[Alert]]
@@ -34,24 +34,24 @@ LATE_SCANS = 5
 
 def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """No scan for long. A pool that only `tasks-app work` serves has the alerts on workers."""
-    duty = leader_lease.read(connection, leader_lease.SCAN)
+    duty = leader_lease.read_lease(connection, leader_lease.SCAN)
     if duty is None or duty.idle is None or duty.rank == leader_lease.Rank.WORK:
         return
     if duty.idle > settings.alert_scan + LATE_SCANS * settings.scan_interval:
         fact = f"no process has scanned for {rough_span(duty.idle)}; the last was {duty.holder}"
-        by = heartbeats.run_by(connection, settings.lease)
+        by = heartbeats.started_by(connection, settings.lease)
         yield Alert("scan", fact, by.start_scan)
 
 
 def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
-    duty = leader_lease.read(connection, leader_lease.SCAN)
+    duty = leader_lease.read_lease(connection, leader_lease.SCAN)
     if duty and not duty.free and duty.rank < leader_lease.Rank.BEAT:
         yield Alert("beat", "no beat leads; a worker stands in", "Start beat.", STANDS_IN)
 
 
 def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    duty = leader_lease.read(connection, leader_lease.SCAN)
-    if heartbeats.run_by(connection, settings.lease) is RunBy.WORK:
+    duty = leader_lease.read_lease(connection, leader_lease.SCAN)
+    if heartbeats.started_by(connection, settings.lease) is RunBy.WORK:
         return  # the lease's notes are old
     since = duty.refused_since if duty else None
     if since is not None and database_now(connection) - since > LATE:
@@ -60,10 +60,10 @@ def broker(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    if heartbeats.live(connection, settings.lease):
+    if heartbeats.live_workers(connection, settings.lease):
         return
     silent = trouble.silent_nodes(connection, settings.lease)
-    advice = heartbeats.run_by(connection, settings.lease).start_worker()
+    advice = heartbeats.started_by(connection, settings.lease).start_worker()
     if silent:
         fact = f"no worker is alive; {', '.join(list(silent)[:3])} fell silent"
         yield Alert("workers", fact, advice)
@@ -72,7 +72,7 @@ def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    if heartbeats.live(connection, settings.lease):
+    if heartbeats.live_workers(connection, settings.lease):
         for node, silence in trouble.silent_nodes(connection, settings.lease).items():
             ago = rough_span(silence)
             fact = f"{node} sent its last heartbeat {ago} ago, and did not stop in order"
@@ -81,21 +81,21 @@ def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    found = heartbeats.live(connection, settings.lease)
-    left = {queue for worker in found for queue in worker.queues} | standing_still(connection)
+    found = heartbeats.live_workers(connection, settings.lease)
+    left = {queue for worker in found for queue in worker.queues} | stopped_queues(connection)
     if not found or EVERY_QUEUE in left:
         return
     for oldest in trouble.oldest_due(connection):
         if oldest.waits > settings.alert_due and oldest.queue not in left:
             fact = f"tasks are due in {oldest.queue}, which no worker serves"
-            by = heartbeats.run_by(connection, settings.lease)
+            by = heartbeats.started_by(connection, settings.lease)
             advice = by.start_worker(oldest.queue)
             yield Alert(f"unserved:{oldest.queue}", fact, advice)
 
 
 def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    known = heartbeats.known_names(connection, settings.lease)
-    for oldest in trouble.unknown(connection):
+    known = heartbeats.handlers_by_queue(connection, settings.lease)
+    for oldest in trouble.oldest_without_handler(connection):
         names = known.get(oldest.queue)
         if oldest.waits > settings.alert_due and names and oldest.name not in names:
             fact = f"tasks of {oldest.name} are due, which no worker of {oldest.queue} knows"
@@ -105,10 +105,10 @@ def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """A task waits while a worker that knows it is idle, and no run of the queue ended lately."""
-    still = standing_still(connection)
+    still = stopped_queues(connection)
     if EVERY_QUEUE in still:
         return
-    found = heartbeats.live(connection, settings.lease)
+    found = heartbeats.live_workers(connection, settings.lease)
     for oldest in trouble.oldest_free(connection):
         if oldest.moves or oldest.queue in still or oldest.waits <= settings.alert_due:
             continue
@@ -127,7 +127,7 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
 def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
     wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(CountedOutcome.RESCUED,))
     since = database_now(connection) - SPAN
-    points = [*history(connection, wanted), *live(connection, wanted)]
+    points = [*history(connection, wanted), *minutes_not_rolled_up(connection, wanted)]
     number = sum(point.number for point in points if point.at > since)
     if number >= settings.alert_rescues:
         fact = f"{number} tasks were rescued from lost processes in ten minutes"
@@ -136,7 +136,7 @@ def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    now: datetime = plans.clock(connection)
+    now: datetime = plans.schedule_clock(connection)
     for each in plans.find(connection):
         if not each.enabled:
             continue
@@ -145,7 +145,7 @@ def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
             yield Alert(f"schedule:{each.name}", f"{each.name} is broken", advice)
         elif each.next_run_at is not None and now - each.next_run_at > LATE:
             fact = f"{each.name} should have fired {rough_span(now - each.next_run_at)} ago"
-            by = heartbeats.run_by(connection, settings.lease)
+            by = heartbeats.started_by(connection, settings.lease)
             yield Alert(f"schedule:{each.name}", fact, f"No process scans. {by.start_scan}")
 
 
@@ -160,7 +160,7 @@ def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
     ahead = metrics.days_partitioned_ahead(connection)
     if ahead < settings.alert_partitions:
         fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
-        by = heartbeats.run_by(connection, settings.lease)
+        by = heartbeats.started_by(connection, settings.lease)
         advice = f"Start {by.scanner} as the owner of the tables, or run: tasks-app migrate"
         yield Alert("partitions", fact, advice)
 
@@ -239,7 +239,7 @@ def _ended(
     wanted = Wanted(grain, rule.span, rule.name, rule.queue, outcomes)
     since = database_now(connection) - rule.span - timedelta(minutes=grain)
     found: dict[CountedOutcome, int] = {}
-    for point in (*history(connection, wanted), *live(connection, wanted)):
+    for point in (*history(connection, wanted), *minutes_not_rolled_up(connection, wanted)):
         if point.at > since:
             found[point.outcome] = found.get(point.outcome, 0) + point.number
     return found

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.alerts import Alert, describe_cause, message_of
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool import alerts, error_groups
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.runtime.alerts.channels import Send, channels, is_wanted
@@ -79,7 +79,7 @@ class Watcher:
             except Exception as error:
                 failures += 1
                 if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-                    log.warning("alerts failed %s times in a row: %s", failures, brief(error))
+                    log.warning("alerts failed %s times in a row: %s", failures, first_line(error))
             over.wait(self._every.total_seconds())
 
     def watch_once(self) -> int:
@@ -135,7 +135,7 @@ def record(connection: Connection, found: Iterable[Alert], unread: Collection[st
 def report_new_errors(connection: Connection) -> None:
     """Enter causes of errors that are new, and an event for each, in one transaction."""
     entered = error_groups.record_new_causes(connection)
-    news = error_groups.seen_within(connection, entered, NEW_FOR) if entered else []
+    news = error_groups.new_causes(connection, entered, NEW_FOR) if entered else []
     events = [
         Alert(
             f"new-error:{each.fingerprint}",
@@ -148,7 +148,7 @@ def report_new_errors(connection: Connection) -> None:
         fact = f"{len(news) - MOST_NEW} more new errors were seen at once"
         events.append(Alert("new-error:more", fact, "tasks-app errors"))
     for alert in events:
-        alerts.tell_event(connection, alert)
+        alerts.insert_event(connection, alert)
 
 
 def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.operations import DONE, Amendment, Author, BulkAction, amendment_of
+from tasks_app.domain.operations import DONE, Amendment, Author, BulkAction, parse_amendment
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.audit import note
@@ -135,7 +135,7 @@ def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
 def _verb(
     action: BulkAction, task_id: int, by: str, why: str, **words: Any
 ) -> Callable[[Connection], Changed]:
-    change = amendment_of(action, {**words, "why": why})
+    change = parse_amendment(action, {**words, "why": why})
     return partial(_changed, action=action, task_id=check_id(task_id), by=by, change=change)
 
 

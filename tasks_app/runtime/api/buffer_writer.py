@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool.connection.sessions import has_committed, this_transaction
+from tasks_app.pool.connection.sessions import current_transaction_id, has_committed
 from tasks_app.runtime.api.producer import create_rows
 from tasks_app.runtime.db.connections import checked_engine
 from tasks_app.runtime.db.database import Database
@@ -75,7 +75,7 @@ class BufferWriter:
         with Session(self._engine()) as session:
             if self._doubt is not None and self._was_written(session):
                 return
-            transaction = this_transaction(session.connection())
+            transaction = current_transaction_id(session.connection())
             create_rows(session, rows)
             try:
                 session.commit()

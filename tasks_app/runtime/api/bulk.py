@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations import Amendment, BulkAction, Selection
-from tasks_app.pool.error_groups import Since, count_requeued
+from tasks_app.pool.error_groups import RequeueResult, count_requeued
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.audit import take_turn
-from tasks_app.pool.operations.selection import SelectionCut, cut, look, read
+from tasks_app.pool.operations.audit import lock_bulk
+from tasks_app.pool.operations.selection import SelectionLimits, limits_of_now, read, read_page
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk_step import (
     MOST_EDITED,
@@ -98,7 +98,7 @@ def start_bulk(
     means = {**chosen.plain(), **change.plain()}
     more: dict[str, Any] = {"patch": dict(patch)} if patch else {}
     with transaction_of(engine) as connection:
-        until = cut(connection).until
+        until = limits_of_now(connection).until
         return audit.note(connection, what, means, who=by, until=until, after=0, **more)
 
 
@@ -124,7 +124,7 @@ def run_bulk(
         room = STEP if first is None else min(STEP, first - done.number)
         try:
             with transaction_of(engine) as connection:
-                opening = audit.take_turn(connection, token)
+                opening = audit.lock_bulk(connection, token)
                 if opening is None:
                     return None
                 if opening.after is None:
@@ -202,7 +202,7 @@ def foresee_bulk(
     """
     what, _, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
-        end = cut(connection)
+        end = limits_of_now(connection)
     return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
 
 
@@ -214,7 +214,7 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
     1
     """
     with transaction_of(engine) as connection:
-        opening = take_turn(connection, token)
+        opening = lock_bulk(connection, token)
     if opening is None:
         return None
     action, _, chosen, end = read_opening(opening)
@@ -226,7 +226,7 @@ def _walk(
     engine: Engine,
     action: BulkAction,
     chosen: Selection,
-    end: SelectionCut,
+    end: SelectionLimits,
     after: int | None,
     edits: Edits,
     most: int | None = None,
@@ -235,7 +235,7 @@ def _walk(
     left_out: dict[str, list[int]] = defaultdict(list)
     while after is not None and (most is None or counts.total() < most):
         with transaction_of(engine) as connection:
-            found, after = look(
+            found, after = read_page(
                 connection, chosen, end, after, MOST_EDITED if action is BulkAction.EDIT else 500
             )
             counts.update((one.name, str(one.state)) for one in found)
@@ -305,7 +305,7 @@ def _stages(
         done = run_bulk(engine, token, first=first, by=by)
         if done is None:
             return
-        seen, end = Since(0, 0), time.monotonic() + patience_s
+        seen, end = RequeueResult(0, 0), time.monotonic() + patience_s
         while place < len(stages) and done.ids:
             with transaction_of(engine) as connection:
                 seen = count_requeued(connection, fingerprint, done.ids, since)

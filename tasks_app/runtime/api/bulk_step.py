@@ -14,23 +14,23 @@ from tasks_app.domain.encryption import token_of
 from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
 from tasks_app.domain.large_values.store import reference_of
 from tasks_app.domain.operations import (
+    AMENDMENT_FIELDS,
     DONE,
     WAITING,
-    WORDS,
     Amendment,
     Author,
     BulkAction,
     Selection,
-    amendment_of,
     apply_patch,
     check_patched_payload,
+    parse_amendment,
     parse_selection,
 )
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.pool.connection.sessions import wait_for_locks
+from tasks_app.pool.connection.sessions import set_lock_timeout
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.audit import NEXT_AT, Opening
-from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
+from tasks_app.pool.operations.audit import NEXT_AT, OpenBulk
+from tasks_app.pool.operations.selection import SelectedTask, SelectionLimits, lock, read_page
 from tasks_app.pool.task_groups import lock_open_groups
 from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.cancel import cancel_these
@@ -61,11 +61,11 @@ class BulkStepResult:
     """The id behind which to go on; None: that was all."""
 
 
-def read_opening(opening: Opening) -> tuple[BulkAction, Amendment, Selection, SelectionCut]:
+def read_opening(opening: OpenBulk) -> tuple[BulkAction, Amendment, Selection, SelectionLimits]:
     """Return what a bulk is to do, and to what."""
     action = BulkAction(opening.action)
     change, chosen = parted(action, opening.what)
-    return action, change, chosen, SelectionCut(opening.at, opening.until)
+    return action, change, chosen, SelectionLimits(opening.at, opening.until)
 
 
 def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
@@ -74,9 +74,9 @@ def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Sel
     Raises:
         InvalidSelectionError: that makes no sense.
     """
-    made = {name: value for name, value in words.items() if name in WORDS}
-    which = {name: value for name, value in words.items() if name not in WORDS}
-    return amendment_of(action, made), parse_selection(action, which)
+    made = {name: value for name, value in words.items() if name in AMENDMENT_FIELDS}
+    which = {name: value for name, value in words.items() if name not in AMENDMENT_FIELDS}
+    return parse_amendment(action, made), parse_selection(action, which)
 
 
 def in_the_way(error: DBAPIError) -> bool:
@@ -87,7 +87,7 @@ def in_the_way(error: DBAPIError) -> bool:
 class BulkStep:
     """One transaction of a bulk, on a connection whose turn it is."""
 
-    def __init__(self, connection: Connection, opening: Opening, by: str, edits: Edits) -> None:
+    def __init__(self, connection: Connection, opening: OpenBulk, by: str, edits: Edits) -> None:
         self._connection, self._token, self._by = connection, opening.token, by
         self._action, self._change, self._chosen, self._end = read_opening(opening)
         self._author = Author(by, self._change.why or "")
@@ -97,7 +97,7 @@ class BulkStep:
 
     def go(self, after: int, most: int) -> BulkStepResult:
         """Act on the next tasks, and note it."""
-        wait_for_locks(self._connection, _PATIENCE)
+        set_lock_timeout(self._connection, _PATIENCE)
         ids = self._next(after, most)
         if ids:
             self._act(ids)
@@ -105,7 +105,7 @@ class BulkStep:
 
     def go_carefully(self, after: int) -> BulkStepResult:
         """Act on the next task, or leave it out if its row is locked."""
-        wait_for_locks(self._connection, _HASTE)
+        set_lock_timeout(self._connection, _HASTE)
         ids = self._next(after, 1)
         try:
             with self._connection.begin_nested():
@@ -119,7 +119,7 @@ class BulkStep:
 
     def _next(self, after: int, most: int) -> list[int]:
         most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
-        found, self._done.after = look(self._connection, self._chosen, self._end, after, most)
+        found, self._done.after = read_page(self._connection, self._chosen, self._end, after, most)
         return [one.id for one in found]
 
     def _noted(self, *, seen: bool) -> BulkStepResult:
@@ -139,7 +139,7 @@ class BulkStep:
         return self._done
 
     def _act(self, ids: list[int]) -> None:
-        acts: dict[BulkAction, Callable[[list[Found]], None]] = {
+        acts: dict[BulkAction, Callable[[list[SelectedTask]], None]] = {
             BulkAction.CANCEL: self._cancel,
             BulkAction.REQUEUE: self._requeue,
             BulkAction.EDIT: self._edit,
@@ -150,12 +150,12 @@ class BulkStep:
         edits = self._action is BulkAction.EDIT
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 
-    def _cancel(self, locked: list[Found]) -> None:
+    def _cancel(self, locked: list[SelectedTask]) -> None:
         done = cancel_these(self._connection, [one.id for one in locked], by=self._author)
         self._done.ids += done.ids
         self._done.answers += Counter(cancelled=done.cancelled, requested=done.requested)
 
-    def _requeue(self, locked: list[Found]) -> None:
+    def _requeue(self, locked: list[SelectedTask]) -> None:
         for one in locked:
             try:
                 answer = requeue(self._connection, one.id, by=self._author)
@@ -165,7 +165,7 @@ class BulkStep:
                 self._done.ids.append(one.id)
                 self._done.answers[str(answer)] += 1
 
-    def _edit(self, locked: list[Found]) -> None:
+    def _edit(self, locked: list[SelectedTask]) -> None:
         for one in locked:
             try:
                 payload = self._edits.payload(one)
@@ -178,7 +178,7 @@ class BulkStep:
                 self._done.ids.append(one.id)
                 self._done.answers["edited"] += 1
 
-    def _amend(self, locked: list[Found]) -> None:
+    def _amend(self, locked: list[SelectedTask]) -> None:
         ids, change = [one.id for one in locked], self._change
         if change.gap is None:
             if change.delay is not None:  # all of a bulk have one date
@@ -201,7 +201,7 @@ class Edits:
     def __init__(self, patch: Mapping[str, Any] | None, registry: Registry) -> None:
         self._patch, self._registry = patch, registry
 
-    def payload(self, found: Found) -> str:
+    def payload(self, found: SelectedTask) -> str:
         """Return the new payload.
 
         Raises:

@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.operations import BulkAction, check_patched_payload, checked_author
+from tasks_app.domain.operations import BulkAction, check_author, check_patched_payload
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.runtime.api.producer import payload_limit
-from tasks_app.runtime.encryption.values import asked, is_secret, sealed_payload
+from tasks_app.runtime.encryption.values import is_secret, must_encrypt, sealed_payload
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 _EDITABLE = {State.PENDING, State.FAILED}
@@ -47,11 +47,15 @@ def edit_payload(
     Raises:
         InvalidSelectionError: its handler is not known here, or does not take it.
     """
-    wanted = checked_author(by, why)
+    wanted = check_author(by, why)
     while (task := browse.get(connection, task_id)) is not None and task.state in _EDITABLE:
         text = check_payload(task.name, payload, registry)
         spec = registry.get(task.name)
-        if is_secret(task.payload) or (spec and spec.encrypted) or asked(task.name, task.queue):
+        if (
+            is_secret(task.payload)
+            or (spec and spec.encrypted)
+            or must_encrypt(task.name, task.queue)
+        ):
             text = sealed_payload(text, task.name)
         if change_payload(connection, Pool(task.pool), task_id, text, by=wanted):
             what = {"ids": [task_id], **wanted.reason}

@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
-from tasks_app.domain.groups import Ended, Group, GroupProgress, group_of, member
-from tasks_app.domain.operations import BulkAction, checked_author
+from tasks_app.domain.groups import Ended, Group, GroupProgress, checked_group, member_row
+from tasks_app.domain.operations import BulkAction, check_author
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool import task_groups
@@ -58,7 +58,7 @@ def create_group(
         TasksError: ``part_of`` is over, or each statement commits by itself.
     """
     check_many(tasks)
-    made = group_of(
+    made = checked_group(
         len(tasks),
         _callback("then", then),
         _callback("on_failure", on_failure),
@@ -134,7 +134,7 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -
     Raises:
         TasksError: there is no such group.
     """
-    connection, wanted = connection_of(session), checked_author(by, why)
+    connection, wanted = connection_of(session), check_author(by, why)
     _known(connection, group_id)
     ids: tuple[int, ...] = ()
     cancelled = requested = 0
@@ -181,7 +181,7 @@ def _members(session: Sync, rows: Sequence[TaskRow], group_id: int) -> list[Task
     members = []
     for place, row in enumerate(rows):
         try:
-            members.append(member(row, group_id))
+            members.append(member_row(row, group_id))
         except InvalidTaskError as error:
             raise error.at(f"tasks[{place}]") from None
     return create_rows(session, members) if members else []

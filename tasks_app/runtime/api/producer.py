@@ -11,7 +11,7 @@ from functools import cache
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from tasks_app.domain.creation import NewTask, admit_alike, check_many, validate_task
+from tasks_app.domain.creation import NewTask, check_many, validate_plain, validate_task
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -273,7 +273,7 @@ def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
     rows: list[TaskRow] = []
     like, terms = None, None
     for place, new in enumerate(tasks):
-        row = admit_alike(new, terms, limit) if terms and new.task is like else None
+        row = validate_plain(new, terms, limit) if terms and new.task is like else None
         if row is None:
             try:
                 row = admitted(new, large=True)

@@ -42,7 +42,7 @@ def change_queue(
         if window.calendar is not None and window.calendar not in known:
             allowed = f"a calendar that set_calendar made: {', '.join(known) or 'none yet'}"
             raise InvalidTaskError("options.windows", f"name {window.calendar!r}", allowed)
-    rows.change(connection, check_queue(queue), said)
+    rows.change_queue(connection, check_queue(queue), said)
     note(connection, "queue change", {"queue": queue, "changed": sorted(options)}, who=by)
     return get_queue(session, queue)
 
@@ -83,7 +83,7 @@ def list_queues(session: Sync) -> list[Queue]:
     >>> [queue.queue for queue in list_queues(session) if not queue.runs]
     ['mails']
     """
-    return rows.find(connection_of(session))
+    return rows.find_queues(connection_of(session))
 
 
 def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = "") -> list[date]:
@@ -116,7 +116,7 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
     """
     connection = connection_of(session)
     for what, users in (
-        ("the windows of", rows.users_of(connection, name)),
+        ("the windows of", rows.queues_of_calendar(connection, name)),
         ("schedule", scheduling.schedules_of_calendar(connection, name)),
     ):
         if users:

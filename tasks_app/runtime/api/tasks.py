@@ -20,7 +20,7 @@ from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.explain.facts import TaskFacts
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.large_values.store import PAYLOAD, RESULT, reference_of
-from tasks_app.domain.operations import Author, BulkAction, checked_author
+from tasks_app.domain.operations import Author, BulkAction, check_author
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Task
@@ -137,17 +137,17 @@ def _explained(connection: Connection, task_id: int, settings: Settings | None) 
         task_id,
         lease=settings.lease,
         late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
-        beats_every=settings.renew_every,
+        heartbeat_every=settings.renew_every,
     )
     found = groups_of(connection, task_id, exists=facts.row is not None)
     facts = replace(facts, **found._asdict())
     facts = masked_facts(connection, facts)
     if facts.waiting is not None:
-        said = {each.queue: each for each in queue_settings.find(connection, now=facts.now)}
+        said = {each.queue: each for each in queue_settings.find_queues(connection, now=facts.now)}
         name = facts.waiting.name
         down = [
             standing
-            for standing in circuit_breakers.find(connection, now=facts.now)
+            for standing in circuit_breakers.find_breakers(connection, now=facts.now)
             if name in standing.names and standing.state is not BreakerState.CLOSED
         ]
         queue = said.get(facts.waiting.queue)
@@ -161,7 +161,7 @@ def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "
     >>> print(cancel_task(session, task_id, by="anna", why="ordered twice"))
     cancelled
     """
-    verb = partial(_cancelled, task_id=check_id(task_id), by=checked_author(by, why))
+    verb = partial(_cancelled, task_id=check_id(task_id), by=check_author(by, why))
     return on_connection(session, verb)
 
 
@@ -193,7 +193,7 @@ def cancel_tasks(
     if name is None and biz_key is None:
         raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
     connection = connection_of(session)
-    wanted = checked_author(by, why)
+    wanted = check_author(by, why)
     done = cancel_many(connection, name=name, biz_key=biz_key, by=wanted)
     if done.ids:
         chosen = {"name": name, "biz_key": biz_key, **wanted.reason}
@@ -218,7 +218,7 @@ def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    verb = partial(_requeued, task_id=check_id(task_id), by=checked_author(by, why))
+    verb = partial(_requeued, task_id=check_id(task_id), by=check_author(by, why))
     return on_connection(session, verb)
 
 

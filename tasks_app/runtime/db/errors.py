@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from tasks_app.domain.config.unreachable import OF_ONE_ROW, TOO_MANY
+from tasks_app.domain.config.unreachable import ROW_ERRORS, TOO_MANY
 
 _MARK = "_tasks_app_ours"
 _REFUSED = "_tasks_app_refused"
@@ -36,7 +36,7 @@ _REACTIONS = {
     "25006": Remedy.SPARE,  # read only: after a failover we talk to the wrong server
     "53100": Remedy.SPARE,  # its disk is full
     "53300": Remedy.SPARE,  # too many connections
-    **dict.fromkeys(OF_ONE_ROW, Remedy.REPLACE),
+    **dict.fromkeys(ROW_ERRORS, Remedy.REPLACE),
 }
 
 

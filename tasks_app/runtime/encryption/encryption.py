@@ -17,11 +17,11 @@ from tasks_app.domain.encryption import (
     Keyring,
     MissingKeyError,
     Token,
+    check_keys,
     check_package,
-    checked_keys,
     read_keys,
     token_in,
-    wrapped,
+    wrap_token,
 )
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -66,7 +66,7 @@ class Encryption:
 
     def sealed(self, text: str, kind: str, name: str) -> str:
         """Encrypt a JSON text as JSON text; MissingKeyError: there is no key."""
-        return wrapped(self.keyring.seal(text, kind, name))
+        return wrap_token(self.keyring.seal(text, kind, name))
 
     def opened(self, text: str, kind: str, name: str) -> str:
         """Return a stored JSON text decrypted, if it is encrypted. The errors of Keyring.open."""
@@ -145,7 +145,7 @@ def keys_of(settings: EncryptionSettings) -> dict[str, bytes]:
         if settings.encryption_keys_file:
             return read_keys(Path(settings.encryption_keys_file).read_text("utf-8"))
         keys = _function(settings.encryption_keys_from)()
-        return checked_keys(keys.items()) if isinstance(keys, Mapping) else read_keys(str(keys))
+        return check_keys(keys.items()) if isinstance(keys, Mapping) else read_keys(str(keys))
     except UnicodeDecodeError:
         problem = "it isn't text"
     except OSError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.encryption import Keyring, MissingKeyError, SealBrokenError, wrapped
+from tasks_app.domain.encryption import Keyring, MissingKeyError, SealBrokenError, wrap_token
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.encrypted_values import (
@@ -112,4 +112,4 @@ def _sealed_again(
         broken[old.token.key_id] += 1
         return None
     token = keyring.seal(text, place.kind, old.task)
-    return str(token) if place.kind == "error" else wrapped(token)
+    return str(token) if place.kind == "error" else wrap_token(token)

@@ -8,19 +8,19 @@ from dataclasses import replace
 from tasks_app.domain.encryption import (
     MissingKeyError,
     SealBrokenError,
-    concealed,
+    conceal_value,
     parse_token,
     token_of,
 )
 from tasks_app.domain.errors import ConfigurationError, UnreadableTaskError
-from tasks_app.domain.large_values.store import described, reference_of
+from tasks_app.domain.large_values.store import describe_large_value, reference_of
 from tasks_app.domain.tasks.masks import Masks, masks_of
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task, TaskRow
 from tasks_app.runtime.encryption.encryption import ERROR, PAYLOAD, RESULT, encryption
 
 
-def asked(name: str, queue: str) -> bool:
+def must_encrypt(name: str, queue: str) -> bool:
     """Whether the settings encrypt such tasks."""
     return encryption().asks(name, queue)
 
@@ -88,7 +88,7 @@ def concealed_task(task: Task) -> Task:
 
 def shown(value: object) -> object:
     """Return what people see of a stored value, without loading or decrypting it."""
-    return described(concealed(value))
+    return describe_large_value(conceal_value(value))
 
 
 def concealed_attempts(attempts: Sequence[Attempt], task: Task) -> list[Attempt]:

@@ -14,10 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.dispatch.set_aside import known_elsewhere, tasks_of_other_workers
-from tasks_app.pool.flow_control.order_and_limits import in_front
+from tasks_app.pool.dispatch.set_aside import handlers_of_other_workers, tasks_of_other_workers
+from tasks_app.pool.flow_control.order_and_limits import find_gated_tasks
 from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claim_unhindered, still_pending
 from tasks_app.pool.runs.leases import release_token
 from tasks_app.pool.runs.settle import settle_nothing
@@ -64,7 +64,7 @@ class Claimant:
         try:
             claimed = ask(token)
         except SQLAlchemyError as error:
-            log.warning("a claim was not answered: %s", brief(error))
+            log.warning("a claim was not answered: %s", first_line(error))
             if not is_refused(error):
                 self._inflight.write_later(lambda connection: release_token(connection, token))
             raise
@@ -83,7 +83,7 @@ class Claimant:
         try:
             self._database.secure()
         except SQLAlchemyError as error:
-            log.warning("nothing is claimed, no connection is available: %s", brief(error))
+            log.warning("nothing is claimed, no connection is available: %s", first_line(error))
             if self._inflight.empty:
                 self._database.spare()
             raise
@@ -278,7 +278,7 @@ class Poller:
 
         def ask(token: UUID) -> list[ClaimedTask]:
             with self._database.single() as connection:
-                ids = in_front(connection, queues, claimer.names)
+                ids = find_gated_tasks(connection, queues, claimer.names)
             return self._admission.claim(ids, claimer, token, most) if ids else []
 
         return len(self._claimant.claim(ask))
@@ -347,7 +347,9 @@ class PassingOn:
         if now >= self._forget_at:
             with self._database.single() as connection:
                 own = self._identity
-                self._names = known_elsewhere(connection, own.queues, own.handlers, self._lease)
+                self._names = handlers_of_other_workers(
+                    connection, own.queues, own.handlers, self._lease
+                )
             self._forget_at = now + PASSED_ON_REMEMBERED_S
             self._times.clear()
         return self._names

@@ -16,19 +16,19 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.domain.handlers.outcomes import Fail, Outages, Retry
 from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
+    ABORTED,
     CONNECTION_LOST,
     OUTCOME_UNKNOWN,
     REFUSED,
-    decoded_line,
-    ended_by,
-    failed,
+    decode_or_none,
     is_outage,
-    put_off,
+    settle_exception,
+    settle_failure,
+    settle_outage,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import check_no_reference
-from tasks_app.domain.tasks.error_text import cause_of, primary, quiet_logger
+from tasks_app.domain.tasks.error_text import cause_of, quiet_logger, without_row_details
 from tasks_app.domain.tasks.masks import MASK, check_not_erased, masks_of
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
@@ -183,7 +183,7 @@ class Completion:
     def _write_outcome(self, end: EndOfRun, settlement: Settlement) -> None:
         self._keep(end.run.task, settlement)
         if end.spec.depends_on is not None:  # its breaker hears of a failure before the next call
-            self._invocation.lane(end.spec).aside(self._dependencies.tell_failures)
+            self._invocation.lane(end.spec).aside(self._dependencies.report_failures)
 
     def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
@@ -191,7 +191,9 @@ class Completion:
             if not self._inflight.begin_commit(task.fence):
                 return
             if settlement.event is Event.RELEASE:
-                settlement = failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer."))
+                settlement = settle_failure(
+                    task, Cause(OUTCOME_UNKNOWN, "The database did not answer.")
+                )
             self._settler.settle_until_answered(settlement)
             self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
@@ -301,26 +303,26 @@ class FailurePolicy:
         again, alone, and then it is charged.
         """
         if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:
-            return unanswered(task)._replace(cause=Cause(BROKEN_OFF, ""))
+            return unanswered(task)._replace(cause=Cause(ABORTED, ""))
         cause = self._masked(error, task)
         if self._invocation.secrecy.covers(task, spec):
             cause = self._invocation.secrecy.cause(cause, task.name)
         if not is_outage(spec, error):
-            return ended_by(task, spec, error, cause, self._rng)
+            return settle_exception(task, spec, error, cause, self._rng)
         try:
             seen = self._invocation.lane(spec).aside(lambda: self._count_outage(task))
         except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
             seen = None
-        return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
+        return settle_outage(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
 
     def _masked(self, error: BaseException, task: ClaimedTask) -> Cause:
         """Return a cause whose text quotes no masked value; of an unknown payload, no text."""
         cause = cause_of(error)
         if not cause.message or not self._masks.covers(task.name):
             return cause
-        if task.payload is None or (payload := decoded_line(task.payload)) is None:
+        if task.payload is None or (payload := decode_or_none(task.payload)) is None:
             return replace(cause, message=MASK)
-        text = primary(cause.message, error)
+        text = without_row_details(cause.message, error)
         return replace(cause, message=self._masks.text(task.name, text, payload))
 
     def _count_outage(self, task: ClaimedTask) -> Outages | None:
@@ -359,8 +361,10 @@ def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
         cause = None if is_unanswered(error) else Cause(REFUSED, "")
         return unanswered(task)._replace(cause=cause)
     if is_of_commit(error):
-        return failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT."))
-    return failed(task, Cause(CONNECTION_LOST, _NOT_SENT))
+        return settle_failure(
+            task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
+        )
+    return settle_failure(task, Cause(CONNECTION_LOST, _NOT_SENT))
 
 
 def _is_unjudged(task: ClaimedTask, error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from math import inf
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN, failed
+from tasks_app.domain.handlers.settlement import ABORTED, OUTCOME_UNKNOWN, settle_failure
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
@@ -307,9 +307,9 @@ class InFlight:
                 return
             if task.at_most_once:
                 cause = Cause(OUTCOME_UNKNOWN, "Something broke off its run.")
-                self._collect(failed(task, cause))
+                self._collect(settle_failure(task, cause))
             else:
-                self._return([claim], EXCLUSIVE_WAIT, BROKEN_OFF)
+                self._return([claim], EXCLUSIVE_WAIT, ABORTED)
             self.startable.notify_all()
         log.error("task %s: nothing has ended its run; it is given back", task.task_id)
         TASK_COUNTS.happened(CountedOutcome.LEFT, name=task.name, queue=task.queue)

@@ -34,7 +34,7 @@ from tasks_app.domain.encryption import (
 )
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.handlers.settlement import keeps_row, succeeded
+from tasks_app.domain.handlers.settlement import keeps_row, settle_return
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import store as references
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -123,7 +123,7 @@ class Invocation:
             begin, task_id = self._database.begin, task.task_id
             result = lane.aside(partial(self._large.keep_result, begin, task_id, result))
         run_ms = round((time.monotonic() - run.since) * 1000)
-        return succeeded(task, result, run_ms, run.since, is_kept=run.is_kept)
+        return settle_return(task, result, run_ms, run.since, is_kept=run.is_kept)
 
     async def close(self) -> None:
         await self._async.close()

@@ -12,13 +12,13 @@ from random import shuffle
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tasks_app.domain.groups import Called
+from tasks_app.domain.groups import GroupCallback
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME, VANISHED
 from tasks_app.domain.statistics import CountedOutcome
-from tasks_app.domain.tasks.error_text import clean, quiet_logger
+from tasks_app.domain.tasks.error_text import quiet_logger, storable_text
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.connection.row_by_row import tell
+from tasks_app.pool.connection.row_by_row import record_refusals
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, is_crowded, patience_s, remedy_for, sqlstate
@@ -141,7 +141,7 @@ class Settler:
         The fence judges a repeated try, so asking again is safe. A child that stops gives up after
         a while, and then it is the lease that is lost.
         """
-        began, called = time.monotonic(), list[Called]()
+        began, called = time.monotonic(), list[GroupCallback]()
         left: Settlement | None = settlement
         while left is not None:
             try:
@@ -194,7 +194,7 @@ class Settler:
 
     def _write(self, settlements: list[Settlement]) -> None:
         """Write a group with one statement; what the database refuses splits it."""
-        called: list[Called] = []
+        called: list[GroupCallback] = []
         try:
             with self._database.single() as connection:
                 done = settle_group(connection, settlements, called=called)
@@ -218,10 +218,10 @@ class Settler:
         """Return the failure that says what was refused; None: not even a failure fits."""
         if refused.event is Event.FAIL:
             with self._database.single() as connection:
-                tell(connection, "settling of tasks", [refused.fence.task_id], error)
+                record_refusals(connection, "settling of tasks", [refused.fence.task_id], error)
             return None
         sentence = f"The database refused it with SQLSTATE {sqlstate(error)}."
-        cause = Cause(BAD_OUTCOME, clean(sentence, 200))
+        cause = Cause(BAD_OUTCOME, storable_text(sentence, 200))
         return refused._replace(event=Event.FAIL, result=None, cause=cause)
 
     def _answered(self, settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
@@ -284,7 +284,7 @@ class Settler:
 
     def _commit_each(self, group: Sequence[Settlement]) -> list[Exception | None] | None:
         """Return why each did not commit, None for those that did; or None: nothing is known."""
-        called: list[Called] = []
+        called: list[GroupCallback] = []
         ends = [RunEnd(s, [Write(*w) for w in s.writes], called) for s in group]
         connection = self._database.brief_engine.connect()
         driver: HandlerConnection = driver_of(connection)

@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.flow_control.admission import (
     Admission,
     Capacity,
-    FairLine,
-    Pick,
+    FairQueueKey,
+    PickedTask,
     Shares,
     admit,
 )
@@ -28,10 +28,21 @@ from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.connection.row_by_row import is_of_one_row
 from tasks_app.pool.dispatch.scan import DueRows
 from tasks_app.pool.flow_control import order_and_limits as rows
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
-from tasks_app.pool.flow_control.fair_queues import Head, fair_queues, heads, lines
+from tasks_app.pool.flow_control.capacity import (
+    capacities_of,
+    insert_gates,
+    lock_buckets,
+    spend_tokens,
+)
+from tasks_app.pool.flow_control.fair_queues import Head, fair_lines, fair_queues, first_of_lines
 from tasks_app.pool.flow_control.order_and_limits import WaitingTasks, find_clear_tasks, lock_gates
-from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for, wake
+from tasks_app.pool.flow_control.waiting_list import (
+    gates_with_waiters,
+    next_gate_check_in_s,
+    overdue_gates,
+    park_at_gates,
+    wake_tasks,
+)
 from tasks_app.pool.runs.claim import Claimer, claim, claim_clear
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hint_sender import Hint
@@ -94,7 +105,7 @@ class AdmissionControl:
                 return claimed
         with self._database.single() as connection:
             found = rows.waiting(connection, ids, claimer.names, now=now)
-            enter(connection, found.gates)
+            insert_gates(connection, found.gates)
         if not found.waiting:
             return []
         if self._fruitless > 1:  # one is usual: a message left ids behind
@@ -115,7 +126,7 @@ class AdmissionControl:
         """Return which would pass now, without a lock: for callers that only publish ids."""
         clear = find_clear_tasks(connection, ids, now=now)
         found = rows.waiting(connection, [i for i in ids if i not in clear], now=now)
-        rooms = rooms_of(connection, found.gates, found.limits, now=now)
+        rooms = capacities_of(connection, found.gates, found.limits, now=now)
         admission = admit(found.waiting, rooms)
         admission.ids += clear
         return AdmissionVerdict(admission, rooms, found.limits)
@@ -124,7 +135,7 @@ class AdmissionControl:
         for admission, rooms, limits in verdicts:
             if admission.held:
                 with self._database.begin() as connection:
-                    hold(connection, admission.held, rooms, limits, now=now)
+                    park_at_gates(connection, admission.held, rooms, limits, now=now)
                 self._wake(admission.behind, now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
@@ -149,25 +160,25 @@ class AdmissionControl:
         """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept."""
         if ids:
             with self._database.single() as connection:
-                gates = rows.passed_by(connection, ids, now=now)
+                gates = rows.gates_of_tasks(connection, ids, now=now)
             self._wake(gates, now)
 
     def look(self, *, now: datetime | None = None) -> WakeResult:
         """Wake tasks behind the gates whose time has come."""
         with self._database.single() as connection:
-            next_s = next_look_in_s(connection, now=now)
+            next_s = next_gate_check_in_s(connection, now=now)
             if next_s is None or next_s > 0:
                 return WakeResult(next_s)
-            late = overdue(connection, MOST_LOOKED_AT, now=now)
+            late = overdue_gates(connection, MOST_LOOKED_AT, now=now)
         woken = self._wake_behind(late, now)
         with self._database.single() as connection:
-            return WakeResult(next_look_in_s(connection, now=now), woken)
+            return WakeResult(next_gate_check_in_s(connection, now=now), woken)
 
     def _wake(self, gates: Iterable[Gate], now: Now, ended: Ended = None) -> None:
         """Wake the tasks for which there is room; most often none waits."""
         if gates:
             with self._database.single() as connection:
-                waited = waited_for(connection, list(gates))
+                waited = gates_with_waiters(connection, list(gates))
             self._wake_behind(waited, now, ended)
 
     def _wake_behind(self, gates: Sequence[Gate], now: Now, ended: Ended = None) -> int:
@@ -186,13 +197,13 @@ class AdmissionControl:
         self, gates: Sequence[Gate], now: Now, ended: Ended, *, careful: bool = False
     ) -> list[tuple[str, int]]:
         with self._database.begin() as connection:
-            buckets = lock(connection, gates, now=now)
-            limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
+            buckets = lock_buckets(connection, gates, now=now)
+            limits = rows.read_limits(connection)  # after the lock: a change of limits wakes, too
             gates = list(buckets)
             if ended is not None:
                 gates = [gate for gate in gates if limits.have_places_of(gate)]
-            rooms = rooms_of(connection, gates, limits, buckets, now=now)
-            return wake(connection, rooms, limits, ended, careful=careful, now=now)
+            rooms = capacities_of(connection, gates, limits, buckets, now=now)
+            return wake_tasks(connection, rooms, limits, ended, careful=careful, now=now)
 
 
 def let_pass(
@@ -210,13 +221,13 @@ def let_pass(
     all gates of the tasks that are held: a task woken by another gate leaves its place at each.
     """
     gates_of = dict(found.waiting)
-    buckets = lock(connection, found.gates, now=now)
-    rooms = rooms_of(connection, list(buckets), found.limits, buckets, now=now)
+    buckets = lock_buckets(connection, found.gates, now=now)
+    rooms = capacities_of(connection, list(buckets), found.limits, buckets, now=now)
     admission = admit(found.waiting, rooms)
     claimed = claim(connection, admission.ids[:most], claimer, token, admitted=True, now=now)
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
-    spend(connection, started, rooms)
-    hold(connection, admission.held, rooms, found.limits, now=now)
+    spend_tokens(connection, started, rooms)
+    park_at_gates(connection, admission.held, rooms, found.limits, now=now)
     return claimed, admission
 
 
@@ -229,7 +240,7 @@ class Fairness:
     def __init__(self) -> None:
         self._shares: dict[str, Shares] = {}
         self._after: dict[str, str] = {}
-        self._picks: dict[str, list[Pick]] = {}
+        self._picks: dict[str, list[PickedTask]] = {}
 
     def among(self, connection: Connection, queues: Collection[str]) -> set[str]:
         weights = fair_queues(connection)
@@ -251,15 +262,15 @@ class Fairness:
     ) -> DueRows | None:
         """Return up to ``most`` due rows by shares, which :meth:`went` charges; None: no rows."""
         shares = self._shares[queue]
-        found, self._after[queue] = lines(connection, queue, self._after.get(queue, ""))
+        found, self._after[queue] = fair_lines(connection, queue, self._after.get(queue, ""))
         keys = {line.key for line in found}
         wanted = {
             line: min(most, 2 + ceil(GENEROUS * most * shares.share(line.key, keys)))
             for line in found
         }
 
-        def read(some: Mapping[FairLine, int]) -> dict[FairLine, list[Head]]:
-            return heads(connection, queue, some, out, names=names, lock=lock, now=now)
+        def read(some: Mapping[FairQueueKey, int]) -> dict[FairQueueKey, list[Head]]:
+            return first_of_lines(connection, queue, some, out, names=names, lock=lock, now=now)
 
         waiting = read(wanted)
         if sum(map(len, waiting.values())) < most:  # the others get what these leave

@@ -16,7 +16,7 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode, 
 from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.flow_control import circuit_breakers as rows
 from tasks_app.pool.flow_control.queue_settings import update_load_gates
 from tasks_app.pool.operations.audit import note
@@ -49,7 +49,7 @@ def bring_in_breakers(database: Database, registry: Registry) -> None:
         with database.begin() as connection:
             enter_breakers(connection, registry)
     except OperationalError as error:
-        log.warning("breakers of the code could not be entered now: %s", brief(error))
+        log.warning("breakers of the code could not be entered now: %s", first_line(error))
 
 
 def enter_breakers(connection: Connection, registry: Registry) -> None:
@@ -155,7 +155,7 @@ class DependencyReport:
             with self._mutex:
                 self._report()
 
-    def tell_failures(self) -> None:
+    def report_failures(self) -> None:
         """Report before this thread makes another call, if that may open a breaker.
 
         It waits while another thread reports. If the database does not answer, the housekeeper
@@ -176,7 +176,7 @@ class DependencyReport:
             left = 0.0
             try:
                 with self._database.begin() as connection:
-                    step = rows.report(connection, dependency, good, bad)
+                    step = rows.report_calls(connection, dependency, good, bad)
                     if bad:
                         held = rows.held_names(connection, dependency)
                         left = rows.failures_left(connection, dependency)

@@ -9,7 +9,7 @@ slower, and as safe.
 from __future__ import annotations
 
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.finding import Finding, Need, PrivateApi, findings, notices
+from tasks_app.domain.finding import Finding, Need, PrivateApi, startup_notices, version_findings
 
 _CONNECTION = "psycopg:Connection"
 
@@ -56,11 +56,11 @@ _NEEDED = PrivateApi(
 
 
 def examine() -> list[Finding]:
-    return findings("drivers", SHORTCUTS)
+    return version_findings("drivers", SHORTCUTS)
 
 
 def said_at_start() -> list[str]:
-    return notices(SHORTCUTS)
+    return startup_notices(SHORTCUTS)
 
 
 if not _NEEDED.works:

@@ -17,7 +17,7 @@ from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from tasks_app.domain.groups import Called
+from tasks_app.domain.groups import GroupCallback
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.connection.sessions import (
     FIND_LEFTOVERS,
@@ -29,7 +29,12 @@ from tasks_app.pool.connection.sessions import (
     SAME_ENCODING,
     UNFLUSHED,
 )
-from tasks_app.pool.runs.settle_success import LastWord, called_by, is_fence_lost, last_word
+from tasks_app.pool.runs.settle_success import (
+    SuccessStatement,
+    callbacks_of_answer,
+    is_fence_lost,
+    success_statement,
+)
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.statements import Sent, Write, blame, sent_as
 
@@ -95,7 +100,7 @@ class RunEnd:
     """The outcome that commits with it; None: none, because the run goes on."""
     writes: Sequence[Write] = ()
     """Statements of the handler that are still to be sent."""
-    called: list[Called] = field(default_factory=list)
+    called: list[GroupCallback] = field(default_factory=list)
     """Callbacks of groups that it has created."""
     stands: bool = False
     """Whether a run's own COMMIT was answered; what fails behind it changes nothing."""
@@ -105,7 +110,7 @@ class _Ready(NamedTuple):
     """The same in the words of libpq."""
 
     ending: RunEnd
-    last: LastWord
+    last: SuccessStatement
     sent: Sequence[Sent]
 
 
@@ -168,7 +173,7 @@ class EndsRuns:
         sent = [sent_as(self, write) for write in ending.writes]
         if not self.keeps_statements:
             sent = [one._replace(name=b"") for one in sent]
-        return _Ready(ending, last_word(ending.settlement), sent)
+        return _Ready(ending, success_statement(ending.settlement), sent)
 
     def _end(self: Any, ready: Sequence[_Ready], *, shares: bool) -> Steps[list[Exception | None]]:
         """Send all, then read all; ``shares``: each begins here, and all are flushed together."""
@@ -217,7 +222,7 @@ class EndsRuns:
             pgconn.pipeline_sync()
         return named
 
-    def _prepare(self: Any, last: LastWord) -> Steps[None]:
+    def _prepare(self: Any, last: SuccessStatement) -> Steps[None]:
         """Prepare the statements of an end, once a session: its search_path decides the tables."""
         if last.name in self.names or not self.keeps_statements:
             return
@@ -294,7 +299,7 @@ class EndsRuns:
         self._note(names)
         last = answers[len(names) - 2]  # in front of the COMMIT
         if last.ntuples:
-            one.ending.called.extend(called_by(last.get_value(0, 0)))
+            one.ending.called.extend(callbacks_of_answer(last.get_value(0, 0)))
         return None
 
     def _note(self, names: Sequence[bytes]) -> None:

@@ -21,7 +21,7 @@ from psycopg.sql import Composable
 
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.runs.settle_success import own_row
+from tasks_app.pool.runs.settle_success import lock_row_statement
 from tasks_app.runtime.handler_db.driver_internals import LATE_WRITES, generators
 from tasks_app.runtime.handler_db.ends import BEGIN_TEXT, EndsRuns, RunEnd, Steps
 from tasks_app.runtime.handler_db.statements import (
@@ -263,7 +263,7 @@ class RunDriver(EndsRuns):
     def _lock_own_row(self) -> Steps[None]:
         if self.fence is None:
             return
-        word = own_row(self.fence)
+        word = lock_row_statement(self.fence)
         self.pgconn.send_query_params(word.sql, word.values, param_types=word.types)
         (result,) = yield from generators.execute(self.pgconn)
         if result.status != ExecStatus.TUPLES_OK:

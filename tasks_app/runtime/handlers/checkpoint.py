@@ -13,7 +13,7 @@ from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keys import KeysetKey, pack_keyset, unpack_keyset
 from tasks_app.domain.tasks.payload import encode_object
-from tasks_app.pool.fragments.conditions import LOOK_EVERY_S, stands_still
+from tasks_app.pool.fragments.conditions import CHECK_STOPPED_EVERY_S, is_queue_stopped
 from tasks_app.pool.tasks.paging import Paged
 from tasks_app.pool.tasks.run_records import (
     Note,
@@ -29,7 +29,7 @@ LIMIT = 64 * 1024  # bytes of one checkpoint, which is written with each commit
 PLACES = "ctx.chunks"  # the key under which a checkpoint holds the positions of chunk loops
 
 
-class CheckpointPoint:
+class RunCheckpoint:
     def __init__(self, run: ActiveRun, access: Access) -> None:
         self._run = run
         self._access = access
@@ -77,7 +77,7 @@ class CheckpointPoint:
         self._run.cancelled = self._run.cancelled or cancelled
 
 
-class PlainPoint(CheckpointPoint):
+class PlainCheckpoint(RunCheckpoint):
     def get(self) -> dict[str, Any] | None:
         if not self._known:
             self._load(self._access.connection)
@@ -92,7 +92,7 @@ class PlainPoint(CheckpointPoint):
         self._changed = False
 
 
-class AsyncPoint(CheckpointPoint):
+class AsyncCheckpoint(RunCheckpoint):
     def note_made(self, made: Any, context: FrameType) -> None:
         """Remember what the handler must await, with its line, to name one that it forgets."""
         note = getattr(self._access, "note_made", None)  # the test kit's has none
@@ -117,11 +117,11 @@ class AsyncPoint(CheckpointPoint):
         self._changed = False
 
 
-Checkpoint: TypeAlias = PlainPoint | AsyncPoint
+Checkpoint: TypeAlias = PlainCheckpoint | AsyncCheckpoint
 
 
 def checkpoint_of(run: ActiveRun, access: Access) -> Checkpoint:
-    return (AsyncPoint if access.is_async else PlainPoint)(run, access)
+    return (AsyncCheckpoint if access.is_async else PlainCheckpoint)(run, access)
 
 
 FIRST = 100  # rows of the first page where time sizes pages: nothing is measured yet
@@ -182,7 +182,7 @@ class Chunks:
             if (
                 more
                 and self._must_check_queue()
-                and stands_still(self._access.connection, self._run.task.queue)
+                and is_queue_stopped(self._access.connection, self._run.task.queue)
             ):
                 raise Snooze(0, PAUSED)
 
@@ -203,7 +203,7 @@ class Chunks:
             self._resize(len(page))
             if more and self._must_check_queue():
                 connection = await self._access.session.connection()
-                if await connection.run_sync(stands_still, self._run.task.queue):
+                if await connection.run_sync(is_queue_stopped, self._run.task.queue):
                     raise Snooze(0, PAUSED)
 
     def _saved_place(self, places: Mapping[str, Any]) -> KeysetKey | None:
@@ -253,5 +253,5 @@ class Chunks:
         now = time.monotonic()
         if now < self._ask_at:
             return False
-        self._ask_at = now + LOOK_EVERY_S
+        self._ask_at = now + CHECK_STOPPED_EVERY_S
         return True

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from tasks_app.domain.config.retention import parse_history
 from tasks_app.domain.durations import Duration, format_duration, named_duration
-from tasks_app.domain.errors import HandlerError, InvalidTaskError, meant
+from tasks_app.domain.errors import HandlerError, InvalidTaskError, suggestion_for
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
 from tasks_app.domain.handlers.outcomes import OutageRule, Reaction, parse_outage_limit
 from tasks_app.domain.schedules.timing import When
@@ -93,7 +93,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for word in options:
         if word not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))
-            lacks = f"Handler {name!r} has no option {word:.60}{meant(word, _KNOWN)}"
+            lacks = f"Handler {name!r} has no option {word:.60}{suggestion_for(word, _KNOWN)}"
             raise HandlerError(f"{lacks}. Allowed: {known}.")
     given = {word: value for word, value in options.items() if value is not None}
     _check_combination(name, given)

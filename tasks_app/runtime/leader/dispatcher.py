@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.domain.tasks.error_text import quiet_logger
-from tasks_app.pool.dispatch.scan import DueRows, due, upcoming
-from tasks_app.pool.fragments.conditions import standing_still
+from tasks_app.pool.dispatch.scan import DueRows, find_due, find_upcoming
+from tasks_app.pool.fragments.conditions import stopped_queues
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime import scan
@@ -151,7 +151,7 @@ class Dispatcher:
         crowded = {queue for queue, number in free.items() if not number}
         result = _Found([], {}, crowded, [], [])
         places = self._positions.places
-        plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
+        plain = find_due(connection, wanted, after=places, within=within, now=now) if wanted else []
         for found in chain(plain, self._due_of_fair_queues(connection, served, free, now)):
             queue, serves = found.queue, served[found.queue]
             visible = [
@@ -252,10 +252,10 @@ def served_queues(
     connection: Connection, settings: Settings, fairness: Fairness, *, now: datetime | None = None
 ) -> dict[str, ServedQueue]:
     served: dict[str, ServedQueue] = {}
-    stopped = standing_still(connection, now=now)
+    stopped = stopped_queues(connection, now=now)
     if EVERY_QUEUE in stopped:
         return served
-    for worker in heartbeats.live(connection, settings.lease, now=now):
+    for worker in heartbeats.live_workers(connection, settings.lease, now=now):
         for queue in set(worker.queues) - stopped:
             found = served.setdefault(queue, ServedQueue(queue))
             found.threads += worker.threads
@@ -342,7 +342,7 @@ class DelayLookahead:
 
         A queue that gets no hints just now is left out. None: all is announced.
         """
-        near = upcoming(connection, queues, self._span, MOST, now=now)
+        near = find_upcoming(connection, queues, self._span, MOST, now=now)
         read_at = self._clock()  # after the database's answer: no hint is early
         over = read_at - SAME_S
         self._announced = {i: due_at for i, due_at in self._announced.items() if due_at > over}

@@ -56,11 +56,11 @@ class Leadership:
 
     def _acquire(self) -> Lease | None:
         with self._database.single() as connection:
-            seen = leader_lease.read(connection, self._name)
+            seen = leader_lease.read_lease(connection, self._name)
             if seen is not None and not seen.open_to(self._token, self._rank):
                 self.taken_for_s = seen.left.total_seconds()
                 return None
-            return leader_lease.hold(
+            return leader_lease.acquire_lease(
                 connection,
                 self._name,
                 holder=self._holder,
@@ -79,7 +79,7 @@ class Leadership:
         self.held = None
         try:
             with self._database.begin() as connection:
-                leader_lease.release(connection, self._name, self._token)
+                leader_lease.release_lease(connection, self._name, self._token)
         except SQLAlchemyError as error:
             log.info("the lease of %s was not released: %s", self._name, type(error).__name__)
 
@@ -87,7 +87,9 @@ class Leadership:
         """Record that the duty is done, and renew the lease if we still hold it."""
         asked_at = time.monotonic()
         with self._database.single() as connection:
-            renewed = leader_lease.done(connection, self._name, self._token, self._ttl, depths)
+            renewed = leader_lease.record_duty(
+                connection, self._name, self._token, self._ttl, depths
+            )
         if renewed:
             self._renewed(asked_at)
         else:
@@ -96,14 +98,14 @@ class Leadership:
     def note(self, notes: Mapping[str, str]) -> bool:
         """Write notes for the next leader; False: another process leads already."""
         with self._database.begin() as connection:
-            return leader_lease.note(connection, self._name, self._token, notes)
+            return leader_lease.add_notes(connection, self._name, self._token, notes)
 
     def refused(self, why: str) -> str | None:
         """Record that the broker takes no messages, and why; return since when."""
         with self._database.begin() as connection:
-            return leader_lease.refused(connection, self._name, why)
+            return leader_lease.record_refusal(connection, self._name, why)
 
     def taken(self) -> None:
         """Record that the broker takes messages again."""
         with self._database.begin() as connection:
-            leader_lease.taken(connection, self._name)
+            leader_lease.clear_refusal(connection, self._name)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool import alerts, scheduling
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
@@ -27,7 +27,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import database_now
 from tasks_app.pool.task_groups import prune_groups
 from tasks_app.pool.tasks import run_records, transfer, unique_keys
-from tasks_app.pool.tasks.large_values import FIRST, LOOKED_AT, remove_lost, unknown
+from tasks_app.pool.tasks.large_values import FIRST, LOOKED_AT, remove_lost, unknown_values
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.large_values import Begin, LargeStoreError, LargeValues
 from tasks_app.runtime.leader.leadership import Leadership
@@ -69,7 +69,7 @@ class Maintainer:
         try:
             end_lost_batches(self._database)
         except Exception as error:
-            log.warning("lost batches could not be checked, again soon: %s", brief(error))
+            log.warning("lost batches could not be checked, again soon: %s", first_line(error))
         try:
             if self._is_due() and self._lead.hold() and self._is_due():
                 _, left = self._make_partitions()
@@ -82,7 +82,7 @@ class Maintainer:
                     log.info("maintenance is done")
         except Exception as error:
             self._check_at = time.monotonic() + AGAIN_AFTER_S
-            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
+            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, first_line(error))
         finally:
             self._lead.release()
 
@@ -94,7 +94,7 @@ class Maintainer:
 
     def _is_due(self) -> bool:
         with self._database.begin() as connection:
-            seen = leader_lease.read(connection, MAINTAIN)
+            seen = leader_lease.read_lease(connection, MAINTAIN)
         return seen is None or seen.idle is None or seen.idle >= EVERY
 
     def _make_partitions(self, now: datetime | None = None) -> tuple[int, int]:
@@ -218,5 +218,5 @@ class LargeValueUpkeep:
                 with suppress(ValueError):  # such a file is not ours
                     ids.append(UUID(hex=key))
             with self._begin() as connection:
-                lost = unknown(connection, ids)
+                lost = unknown_values(connection, ids)
             self._values.remove(lost)

@@ -144,7 +144,7 @@ def _end_lost_batch(connection: Connection, ids: Sequence[int]) -> bool:
     for step in lost:
         cause = partition_runs.find_lost_cause(connection, batch_id, step) or "Its tasks are gone"
         error = f"{cause}. Go on with: tasks-app batch restart {batch_id}"
-        partition_runs.close(connection, batch_id, step)
+        partition_runs.end_partitions(connection, batch_id, step)
         ended = StepStatus.STOPPED if stopping else StepStatus.FAILED
         instances.change_step(connection, batch_id, step, ended, error=error)
         log.warning("step %s of batch %s was lost: %s", step, batch_id, ended)
@@ -153,5 +153,5 @@ def _end_lost_batch(connection: Connection, ids: Sequence[int]) -> bool:
     if any(each.is_active for each in statuses.values()):
         return bool(lost)
     ends = status_of_batch(statuses, stopping=stopping) or BatchStatus.FAILED
-    instances.change(connection, batch_id, ends, error_of_batch(statuses))
+    instances.set_status(connection, batch_id, ends, error_of_batch(statuses))
     return True

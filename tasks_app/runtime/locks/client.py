@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
-from tasks_app.domain.locks import LONGEST_WHO, Ask, LockOrderError, Names, parts_of
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.locks import LONGEST_WHO, LockOrderError, LockRequest, Names, lock_parts
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.locks.holders import renew
 from tasks_app.runtime.db.connections import shown
 from tasks_app.runtime.db.database import settle_in
@@ -88,8 +88,8 @@ def hold(
         LockOrderError: when the block is entered, if it would wait while another group is held.
         LockLostError: when the block is left, if another holder has taken the lock over.
     """
-    parts = parts_of(exclusive, shared, counted)
-    ask = Ask(uuid4(), parts, (who or here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
+    parts = lock_parts(exclusive, shared, counted)
+    ask = LockRequest(uuid4(), parts, (who or here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
     return Hold(
         Transactions(engine_of(where)),
         ask,
@@ -157,7 +157,7 @@ class Hold:
     def __init__(
         self,
         database: Transacts,
-        ask: Ask,
+        ask: LockRequest,
         *,
         wait_s: float,
         snooze_s: float,
@@ -341,7 +341,7 @@ class Background(Renewals):
             try:
                 self.renew_locks()
             except Exception as error:
-                log.warning("locks were not renewed, again soon: %s", brief(error))
+                log.warning("locks were not renewed, again soon: %s", first_line(error))
                 time.sleep(PATIENCE_S)
 
 

@@ -18,17 +18,23 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, Pool, Transaction
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.locks import Ask, Granted, LockDeniedError, LockLostError, Obstacle
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.locks import (
+    GrantedLocks,
+    LockDeniedError,
+    LockLostError,
+    LockRequest,
+    Obstacle,
+)
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.locks.acquire import (
     WAIT_LEASE,
     acquire,
     acquire_at_once,
-    is_hindered,
+    insert_resources,
     listen_for_wake_ups,
     notify_next,
-    open_up,
     read_wake_ups,
+    would_be_denied,
 )
 from tasks_app.pool.locks.holders import guard, leave_queue, release, release_now, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
@@ -40,7 +46,7 @@ _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 class Lock:
     """A group that is held. Call :meth:`check` in the transaction that writes under it."""
 
-    def __init__(self, database: Transacts, ask: Ask, granted: Granted) -> None:
+    def __init__(self, database: Transacts, ask: LockRequest, granted: GrantedLocks) -> None:
         self.database = database
         self.ask = ask
         self.fence: int = granted.fence
@@ -190,13 +196,13 @@ class Transacts(Protocol):
 
 def acquire_locks(
     database: Transacts,
-    ask: Ask,
+    ask: LockRequest,
     wait_s: float,
     snooze_s: float,
     *,
     place_lease: timedelta = WAIT_LEASE,
     naps: Iterator[float] | None = None,
-) -> Granted:
+) -> GrantedLocks:
     """Return when the group is held.
 
     Raises:
@@ -205,9 +211,9 @@ def acquire_locks(
     began = time.monotonic()
     try:
         answer = _ask(database, ask, waits=wait_s > 0)
-        if wait_s > 0 and not isinstance(answer, Granted):
+        if wait_s > 0 and not isinstance(answer, GrantedLocks):
             answer = _stand(database, ask, began + wait_s, answer, place_lease, naps or pauses())
-        if isinstance(answer, Granted):
+        if isinstance(answer, GrantedLocks):
             return answer
         if wait_s > 0:
             patiently(database, lambda single: leave_queue(single, ask.token))
@@ -224,12 +230,12 @@ def acquire_locks(
 
 def _stand(
     database: Transacts,
-    ask: Ask,
+    ask: LockRequest,
     ends: float,
     answer: tuple[Obstacle, ...],
     place_lease: timedelta,
     naps: Iterator[float],
-) -> Granted | tuple[Obstacle, ...]:
+) -> GrantedLocks | tuple[Obstacle, ...]:
     """Stand in line: look at once, since a release meanwhile told nobody, then when woken."""
     renew_every_s = place_lease.total_seconds() / 3
     renew_at = time.monotonic() + renew_every_s
@@ -244,7 +250,7 @@ def _stand(
                 renew_at = time.monotonic() + renew_every_s
             if told or passed_by or not answer or not _is_hindered(database, ask):
                 found = _ask(database, ask, waits=True)
-                if isinstance(found, Granted):
+                if isinstance(found, GrantedLocks):
                     return found
                 answer = found
             left = ends - time.monotonic()
@@ -255,9 +261,9 @@ def _stand(
             woken.clear()
 
 
-def _is_hindered(database: Transacts, ask: Ask) -> bool:
+def _is_hindered(database: Transacts, ask: LockRequest) -> bool:
     with database.single() as connection:
-        return is_hindered(connection, ask)
+        return would_be_denied(connection, ask)
 
 
 def wake_next(database: Transacts, resources: Sequence[str]) -> None:
@@ -269,7 +275,9 @@ def wake_next(database: Transacts, resources: Sequence[str]) -> None:
         notify_next(connection, resources)
 
 
-def _ask(database: Transacts, ask: Ask, *, waits: bool) -> Granted | tuple[Obstacle, ...]:
+def _ask(
+    database: Transacts, ask: LockRequest, *, waits: bool
+) -> GrantedLocks | tuple[Obstacle, ...]:
     """Ask once; rows of new resources are inserted on the way."""
     try:
         answer, tries = None, 0
@@ -280,7 +288,7 @@ def _ask(database: Transacts, ask: Ask, *, waits: bool) -> Granted | tuple[Obsta
                 answer = acquire(connection, ask, waits=waits)
             if answer is None:
                 with database.begin() as connection:
-                    open_up(connection, ask)
+                    insert_resources(connection, ask)
         return answer
     except DBAPIError as error:
         if sqlstate(error) != LOCK_NOT_AVAILABLE:
@@ -289,8 +297,8 @@ def _ask(database: Transacts, ask: Ask, *, waits: bool) -> Granted | tuple[Obsta
 
 
 def _ask_at_once(
-    database: Transacts, ask: Ask, *, waits: bool
-) -> Granted | tuple[Obstacle, ...] | None:
+    database: Transacts, ask: LockRequest, *, waits: bool
+) -> GrantedLocks | tuple[Obstacle, ...] | None:
     try:
         with database.single() as connection:
             return acquire_at_once(connection, ask, waits=waits)
@@ -367,7 +375,7 @@ class WakeUps:
             heard = self._listen(engine)
             rest_s = 0.0 if heard else float("inf")
         except Exception as error:
-            log.info("whoever waits for a lock looks now and then: %s", brief(error))
+            log.info("whoever waits for a lock looks now and then: %s", first_line(error))
             rest_s = REST_S
         if rest_s:
             with self._mutex:

@@ -214,7 +214,7 @@ def _try(
 ) -> tuple[int | None, Holder | None]:
     try:
         with database.begin() as connection:
-            fence = row_locks.take(connection, key, who, span)
+            fence = row_locks.lock_row(connection, key, who, span)
             return fence, row_locks.holder(connection, key) if fence is None else None
     except DBAPIError as error:
         if sqlstate(error) != LOCK_NOT_AVAILABLE:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.locks import LONGEST_WHO, Ask, Names, parts_of
+from tasks_app.domain.locks import LONGEST_WHO, LockRequest, Names, lock_parts
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.locks.acquire import notify_next
 from tasks_app.pool.locks.holders import release
@@ -71,9 +71,9 @@ class LocksOfRun:
         snooze: Duration,
     ) -> HoldOfRun:
         """Return a group for this run, beside those that it holds already."""
-        parts = parts_of(exclusive, shared, counted)
+        parts = lock_parts(exclusive, shared, counted)
         who = self._task.name[:LONGEST_WHO]
-        ask = Ask(uuid4(), parts, who, self._child.lease, self._task.fence)
+        ask = LockRequest(uuid4(), parts, who, self._child.lease, self._task.fence)
         made = HoldOfRun(
             self._child.database,
             ask,

@@ -15,7 +15,7 @@ from tasks_app.domain.durations import rough_span
 from tasks_app.domain.errors import SchemaError, TasksError
 from tasks_app.domain.handlers.outcomes import DEFAULT_RULE
 from tasks_app.domain.handlers.spec import HandlerSpec, SqlStatement
-from tasks_app.domain.schedules.pg_cron import why_not
+from tasks_app.domain.schedules.pg_cron import why_pg_cron_cannot_fire
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.domain.tasks.masks import masks_of
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
@@ -84,7 +84,7 @@ class DbScheduler:
                         "there, or name the database that has it by --cron-database, or let "
                         "another scheduler call the functions: --functions-only."
                     )
-                zone = jobs.zone(cron)
+                zone = jobs.cron_zone(cron)
         with self._database.begin() as connection:
             check_version(connection)
             if not owns_partitions(connection):
@@ -99,8 +99,8 @@ class DbScheduler:
                     f"PostgreSQL cannot read the statement of {error}. Correct it, or cast where a "
                     "type is unknown."
                 ) from None
-            functions.make_day(connection)
-            now = scheduling.clock(connection)
+            functions.create_day_partition(connection)
+            now = scheduling.schedule_clock(connection)
             fit, unfit = _fit(scheduling.find(connection), now, zone)
             if unfit and not leave:
                 those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
@@ -112,7 +112,7 @@ class DbScheduler:
         wanted = functions.jobs_of(home, fit, now, runs=tasks is not None)
         if with_jobs:
             with self._cron() as cron:
-                jobs.enter(cron, jobs.prefix_of(home), self._name, wanted)
+                jobs.enter_jobs(cron, jobs.prefix_of(home), self._name, wanted)
         return wanted
 
     def status(
@@ -125,15 +125,15 @@ class DbScheduler:
         """
         with self._database.begin() as connection:
             standing = functions.installed(connection, self._settings, tasks)
-            runs = functions.carries_out(connection)
+            runs = functions.runs_sql_tasks(connection)
             home = functions.home_of(connection)
             rows = [] if standing is Installed.NO else scheduling.find(connection)
         not_carried_out = dict(unfit or {}) if runs else {}
         with self._cron() as cron:
             version = jobs.version(cron)
             found = jobs.find(cron, jobs.prefix_of(home), self._name) if version else []
-            now = scheduling.clock(cron)
-            fit, left = _fit(rows, now, jobs.zone(cron) if version else None)
+            now = scheduling.schedule_clock(cron)
+            fit, left = _fit(rows, now, jobs.cron_zone(cron) if version else None)
             wanted = functions.jobs_of(home, fit, now, runs=runs)
             again = {
                 "--sql-tasks": runs,
@@ -189,7 +189,7 @@ def _fit(
     """Return what pg_cron can fire, enabled or not; and what it cannot, with the reasons."""
     fit, unfit = [], {}
     for row in rows:
-        if (why := why_not(row, now, zone)) is None:
+        if (why := why_pg_cron_cannot_fire(row, now, zone)) is None:
             fit.append(row)
         elif row.enabled:
             unfit[row.name] = why

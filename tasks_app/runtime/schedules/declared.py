@@ -14,7 +14,7 @@ from tasks_app.domain.errors import HandlerError, InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.schedules.schedule import changes_by_code, declare
 from tasks_app.domain.schedules.timing import When
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.db.database import Database
@@ -80,7 +80,7 @@ def synchronise(
     """
     if not _differences(connection, registry, loaded):
         return
-    rows.lock_all(connection)
+    rows.lock_declarations(connection)
     for act, name, arguments in _differences(connection, registry, loaded):
         log.info("schedule %s of the code: %s", name, act)
         if act == "new":
@@ -95,7 +95,7 @@ def bring_in_schedules(database: Database, registry: Registry) -> None:
         with database.begin() as connection:
             synchronise(connection, registry)
     except DBAPIError as error:
-        log.warning("schedules of the code could not be entered now: %s", brief(error))
+        log.warning("schedules of the code could not be entered now: %s", first_line(error))
 
 
 def _differences(

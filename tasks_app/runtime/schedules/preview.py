@@ -12,7 +12,7 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import Fired, first_at, next_at
 from tasks_app.domain.schedules.schedule import SchedulePlan
-from tasks_app.domain.schedules.timing import Timing, When, between, check_instant
+from tasks_app.domain.schedules.timing import Timing, When, check_instant, instants_between
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool import scheduling as rows
@@ -44,7 +44,9 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
     found = rows.get(connection, name)
     if found is None:
         return None
-    return Preview(found.explain(), _next(found, found.timing, rows.clock(connection), count))
+    return Preview(
+        found.explain(), _next(found, found.timing, rows.schedule_clock(connection), count)
+    )
 
 
 def preview_change(
@@ -57,7 +59,9 @@ def preview_change(
         return None
     wanted = changed_schedule(standing, None, options)
     wanted = replace(wanted, holidays=days_of(connection, wanted))
-    return Preview(wanted.explain(), _next(wanted, wanted.timing, rows.clock(connection), count))
+    return Preview(
+        wanted.explain(), _next(wanted, wanted.timing, rows.schedule_clock(connection), count)
+    )
 
 
 def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
@@ -70,7 +74,7 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
         InvalidTaskError: it would be refused.
     """
     connection = connection_of(session)
-    now = rows.clock(connection)
+    now = rows.schedule_clock(connection)
     plan = planned_schedule(NewTask(check_name("preview")), when)
     timing = plan.timing_from(plan.starts_at or now, days_of(connection, plan))
     return Preview(timing.explain(), _next(plan, timing, now, count))
@@ -114,7 +118,7 @@ def backfill_schedule(
         )
     if schedule.starts_at is not None:
         start = max(start, schedule.starts_at)
-    found = between(schedule.timing, start, end)
+    found = instants_between(schedule.timing, start, end)
     if (ends_at := schedule.ends_at) is not None:
         found = takewhile(lambda at: at <= ends_at, found)
     instants = list(islice(found, MOST_FILLED + 1))

@@ -21,10 +21,10 @@ from tasks_app.domain.schedules.misfire import (
     parse_missed,
 )
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool import scheduling
-from tasks_app.pool.scheduling import Instant, Standing
+from tasks_app.pool.scheduling import Instant, ScheduleUpdate
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.runtime.db.database import Database
@@ -67,7 +67,7 @@ class Scheduler:
         except DBAPIError as error:
             if error.connection_invalidated or not locked:
                 raise
-            log.warning("schedules are fired one by one: %s", brief(error))
+            log.warning("schedules are fired one by one: %s", first_line(error))
             return sum(self._fire_alone(schedule_id, now) for schedule_id in locked)
         return len(locked)
 
@@ -77,11 +77,11 @@ class Scheduler:
             self._fire([], 1, now, only=schedule_id)
         except (DataError, IntegrityError) as error:
             with self._database.begin() as connection:
-                _mark_broken(connection, schedule_id, brief(error))
+                _mark_broken(connection, schedule_id, first_line(error))
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
-            log.warning("schedule %s is fired later: %s", schedule_id, brief(error))
+            log.warning("schedule %s is fired later: %s", schedule_id, first_line(error))
             return False
         return True
 
@@ -125,7 +125,7 @@ class Scheduler:
                 plans.append((schedule, due, verdict))
             tasks = create_tasks(connection, entries, rows, now=now)
             standings = [_standing(*plan, tasks, clock) for plan in plans]
-            scheduling.save_standings(connection, standings)
+            scheduling.save_updates(connection, standings)
 
 
 def create_tasks(
@@ -144,7 +144,7 @@ def create_tasks(
     made = sealed_rows([rows[instant] for instant in free], HANDLERS.encrypted)
     ids = create_many(connection, made, now=now)
     tasks = {i: int(id_) if id_.created else None for i, id_ in zip(free, ids, strict=True)}
-    scheduling.note_tasks(connection, tasks)
+    scheduling.record_fired_tasks(connection, tasks)
     return tasks
 
 
@@ -162,7 +162,7 @@ def _standing(
     verdict: OverlapVerdict,
     tasks: dict[Instant, int | None],
     clock: datetime,
-) -> Standing:
+) -> ScheduleUpdate:
     made = {at: tasks[schedule.id, at] for at in verdict.made if (schedule.id, at) in tasks}
     outcomes: dict[datetime, Fired] = dict(verdict.without)
     outcomes |= {at: Fired.SKIPPED if task is None else Fired.MADE for at, task in made.items()}
@@ -172,7 +172,7 @@ def _standing(
         outcomes[verdict.queued] = Fired.QUEUED
     nothing = not due.instants and schedule.queued_at is None
     newest = outcomes[max(outcomes)] if outcomes else Fired.MISSED if nothing else None
-    return Standing(
+    return ScheduleUpdate(
         id=schedule.id,
         next_at=due.next_at,
         look_at=look_at,

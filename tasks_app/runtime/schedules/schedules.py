@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.days_off import CALENDAR, kept_in
+from tasks_app.domain.schedules.days_off import CALENDAR, raw_days_off
 from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan, plan_of
 from tasks_app.domain.schedules.timing import When
 from tasks_app.domain.tasks.options import check_name
@@ -186,7 +186,7 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     found = rows.get(connection, name)
     if found is None:
         return None
-    row = found.task_row(rows.clock(connection), Random(0))  # noqa: S311  no jitter, see below
+    row = found.task_row(rows.schedule_clock(connection), Random(0))  # noqa: S311  no jitter, see below
     at_once = row._replace(terms=row.terms._replace(delay=timedelta(0)))
     task_id = create_one(connection, sealed_rows([at_once], HANDLERS.encrypted)[0])
     answers = {str(task_id.outcome): 1}
@@ -235,7 +235,7 @@ def changed_schedule(standing: Schedule, payload: Any, given: Mapping[str, Any])
 
 
 def _kept_options(standing: Schedule, plan: SchedulePlan) -> str:
-    there, days_off = json.loads(standing.options), kept_in(json.loads(plan.options))
+    there, days_off = json.loads(standing.options), raw_days_off(json.loads(plan.options))
     if not isinstance(there, dict):
         return standing.options
     wanted = {word: value for word, value in there.items() if word not in CALENDAR} | days_off
@@ -251,7 +251,7 @@ def _when(standing: Schedule) -> dict[str, Any]:
         "timezone": standing.zone,
         **{name: getattr(standing, name) for name in ("missed", "overlap", "jitter")},
         **{name: getattr(standing, name) for name in ("starts_at", "ends_at", "enabled")},
-        **kept_in(json.loads(standing.options)),
+        **raw_days_off(json.loads(standing.options)),
     }
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from tasks_app.domain.durations import rough_span
 from tasks_app.domain.handlers.settlement import exception_text
-from tasks_app.domain.tasks.error_text import brief, clean, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger, storable_text
 from tasks_app.pool.tasks.run_records import LinesOfRun, keep_lines
 from tasks_app.runtime.db.errors import PendingWrite
 from tasks_app.runtime.handlers.context import TaskContext
@@ -179,11 +179,11 @@ class RunLines:
                 text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
         except Exception:
             text = "(a line that cannot be formatted)"
-        text = clean(text.removeprefix(self._prefix).lstrip(":, "), LONGEST_KEPT_LINE)
+        text = storable_text(text.removeprefix(self._prefix).lstrip(":, "), LONGEST_KEPT_LINE)
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         size = len(text.encode())
         with self._lock:
-            self._lines.append(((at, clean(record.levelname, 20), text), size))
+            self._lines.append(((at, storable_text(record.levelname, 20), text), size))
             self._bytes += size
             while len(self._lines) > self._most or self._bytes > self._most_bytes:
                 self._bytes -= self._lines.popleft()[1]
@@ -272,7 +272,7 @@ class LineWriter:
         try:
             keep_lines(connection, batch)
         except (DataError, ProgrammingError) as error:  # permanent: a right is missing, for example
-            log.warning("log lines of %s runs are not kept: %s", len(batch), brief(error))
+            log.warning("log lines of %s runs are not kept: %s", len(batch), first_line(error))
 
 
 # Fields of a log record: their attribute of a notice, and their name in a JSON line.

@@ -170,7 +170,7 @@ class Child:
         self.executor.async_pool.close(STOP_PATIENCE_S)
         self.shutdown.drain()
         self.inflight.write_later(
-            lambda connection: heartbeats.leave(connection, self.identity.owner)
+            lambda connection: heartbeats.remove_heartbeat(connection, self.identity.owner)
         )
         try:
             self._write_the_rest()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.runs import heartbeats
@@ -143,7 +143,7 @@ class Housekeeper:
                     duty()
                 except Exception as error:
                     log.warning(
-                        "housekeeper: %s failed, again soon: %s", duty.__name__, brief(error)
+                        "housekeeper: %s failed, again soon: %s", duty.__name__, first_line(error)
                     )
                     if remedy_for(error) is Remedy.SPARE:
                         self._inflight.note_outage()
@@ -190,7 +190,7 @@ class Housekeeper:
         self._shutdown.drain()
         if self._shutdown.due:
             self._inflight.write_later(
-                lambda connection: heartbeats.leave(connection, self._identity.owner)
+                lambda connection: heartbeats.remove_heartbeat(connection, self._identity.owner)
             )
             self._shutdown.leave(self.last_round, lambda: self._counts.write_counts(last=True))
 
@@ -264,7 +264,7 @@ class LeaseRenewer:
         self._inflight.return_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
-            heartbeats.beat(
+            heartbeats.write_heartbeat(
                 connection,
                 owner=self._identity.owner,
                 node=self._identity.node,
@@ -399,7 +399,9 @@ class ControlCommands:
                     log.warning("resumed: queue %s", ", ".join(resumed))
             case Do.COUNT_STRANGERS:
                 with self._database.begin() as connection:
-                    leader_lease.count_strangers(connection, leader_lease.SCAN, sum(command.ids))
+                    leader_lease.count_foreign_messages(
+                        connection, leader_lease.SCAN, sum(command.ids)
+                    )
 
     def _cancel(self, task_id: int) -> None:
         with self._database.begin() as connection:

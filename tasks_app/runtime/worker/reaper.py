@@ -19,8 +19,8 @@ from tasks_app.domain.handlers.settlement import (
     PROCESS_DIED,
     PROCESS_KILLED,
     VANISHED,
-    died,
-    interrupted,
+    settle_crash,
+    settle_interrupt,
 )
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
@@ -122,7 +122,7 @@ class Reaper:
         with self._database.begin() as connection:
             if any(c.task_id not in found.refused for c in claims_of(connection, view.owner)):
                 return False
-            heartbeats.leave(connection, view.owner)
+            heartbeats.remove_heartbeat(connection, view.owner)
         self._admission.gone([task.task_id for task in claims])
         missed = self._missed(view, found)
         if missed is None:
@@ -233,8 +233,8 @@ class Reaper:
     def _verdict(self, view: SlotView, task: ClaimedTask) -> Settlement:
         spec = self._registry.get(task.name)
         if self._leaves:
-            return interrupted(task, spec, self._rng)
-        return died(task, spec, self._cause(view, task.run), self._rng)
+            return settle_interrupt(task, spec, self._rng)
+        return settle_crash(task, spec, self._cause(view, task.run), self._rng)
 
     @staticmethod
     def _cause(view: SlotView, run: Run) -> Cause:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 
-from tasks_app.domain.handlers.settlement import INTERRUPTED, interrupted
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.handlers.settlement import INTERRUPTED, settle_interrupt
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_claims
@@ -112,7 +112,9 @@ class Shutdown:
             try:
                 duty()
             except Exception as error:
-                log.warning("not all could be written: the rest is rescued later: %s", brief(error))
+                log.warning(
+                    "not all could be written: the rest is rescued later: %s", first_line(error)
+                )
         last_call.cancel()
         self._end()
 
@@ -128,7 +130,9 @@ class Shutdown:
         it would come back for ever.
         """
         alone = self._slot.stage is Stage.RUNS and self._inflight.stop_requested_at is not None
-        endings = [interrupted(task, self._registry.get(task.name), self._rng) for task in tasks]
+        endings = [
+            settle_interrupt(task, self._registry.get(task.name), self._rng) for task in tasks
+        ]
         free = [ending.fence for ending in endings if alone and ending.event is Event.RELEASE]
         charged = [ending for ending in endings if ending.fence not in free]
         with self._database.begin() as connection:

@@ -13,10 +13,10 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.scan import DueRows, Upcoming, due, upcoming
-from tasks_app.pool.dispatch.set_aside import known_elsewhere
+from tasks_app.pool.dispatch.scan import DueRows, Upcoming, find_due, find_upcoming
+from tasks_app.pool.dispatch.set_aside import handlers_of_other_workers
 from tasks_app.pool.runs.leases import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
@@ -233,13 +233,13 @@ class StandaloneWorker:
     def _upcoming(self, within_s: float) -> list[Upcoming]:
         with self.child.database.begin() as connection:
             since = timedelta(seconds=time.monotonic() - self._claimed_at + ON_THE_WAY_S)
-            return upcoming(connection, self._queues, timedelta(seconds=within_s), since=since)
+            return find_upcoming(connection, self._queues, timedelta(seconds=within_s), since=since)
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:
             duty()
         except SQLAlchemyError as error:
-            log.warning("the database failed, trying again soon: %s", brief(error))
+            log.warning("the database failed, trying again soon: %s", first_line(error))
             self._inflight.stopping.wait(patience_s())
 
     def _known(self, connection: Connection, found: DueRows) -> set[str]:
@@ -247,7 +247,8 @@ class StandaloneWorker:
         if self._names.issuperset(found.names):
             return self._names
         lease = self._settings.lease
-        return self._names | known_elsewhere(connection, [found.queue], self._names, lease)
+        others = handlers_of_other_workers(connection, [found.queue], self._names, lease)
+        return self._names | others
 
     def tidy(self) -> None:
         """Do the duties and sort out what is due, once per scan interval; maintain once per hour.
@@ -277,7 +278,9 @@ class StandaloneWorker:
             return
         self._mark_at = now + self._settings.renew_every.total_seconds()
         with self.child.database.begin() as connection:
-            leader_lease.mark(connection, leader_lease.SCAN, f"work {self.child.identity.owner}")
+            leader_lease.record_duty_without_lease(
+                connection, leader_lease.SCAN, f"work {self.child.identity.owner}"
+            )
 
     def _sort_out(self) -> tuple[list[Notice], list[AdmissionVerdict]]:
         """Sweep and park what is due and may not run; return what to tell, and whom to hold."""
@@ -286,7 +289,7 @@ class StandaloneWorker:
         began, full = time.monotonic(), 0
         within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
         with self.child.database.begin() as connection:
-            for found in due(connection, most, within=within):
+            for found in find_due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
                 tidied = triage_found(

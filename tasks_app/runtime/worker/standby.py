@@ -14,9 +14,9 @@ from random import Random
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import PublishError
-from tasks_app.domain.tasks.error_text import brief, quiet_logger
+from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.errors import patience_s
 from tasks_app.runtime.leader.leader import Leader
@@ -95,7 +95,9 @@ class Standby:
         except Exception as error:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-                log.warning("standby failed %s times in a row: %s", self._failures, brief(error))
+                log.warning(
+                    "standby failed %s times in a row: %s", self._failures, first_line(error)
+                )
             return (
                 self._timing.stand_back_s * jitter
                 if isinstance(error, PublishError)
@@ -121,11 +123,11 @@ class Standby:
         """Whether a task that this child could run is due for long, although somebody scans."""
         identity, wait = self._child.identity, self._hungry_after
         with self._child.database.begin() as connection:
-            scan = leader_lease.read(connection, leader_lease.SCAN)
+            scan = leader_lease.read_lease(connection, leader_lease.SCAN)
             if scan is None or scan.refused_since or scan.idle is None or scan.idle > wait / 2:
                 return False
             fronts = dict.fromkeys(identity.queues, FRONT)
-            found = due(connection, fronts, now=database_now(connection) - wait)
+            found = find_due(connection, fronts, now=database_now(connection) - wait)
         known = frozenset(identity.handlers)
         return any(
             name in known and task_id not in rows.barred | rows.gated | rows.held

@@ -216,7 +216,7 @@ def test_a_retry_waits_as_it_says_and_is_charged(pool: Pool) -> None:
     assert (task.state, task.failures, task.max_attempts) == ("PENDING", 1, 4)
     assert 590 < pool.wait_s() <= 600
     with pool.engine.connect() as connection:
-        (line,) = browse.attempts(connection, task.id)
+        (line,) = browse.failed_attempts(connection, task.id)
     assert (line.event, line.message) == ("retry", "Retry in 600s: ValueError('busy')")
 
 

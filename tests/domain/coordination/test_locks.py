@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.locks import MOST_RESOURCES, LockMode, LockPart, parts_of
+from tasks_app.domain.locks import MOST_RESOURCES, LockMode, LockPart, lock_parts
 from tasks_app.locks import InvalidLockError
 
 
 def test_a_group_is_in_one_order_whoever_names_it() -> None:
-    one = parts_of(["b", "ä", "B"], ["a"], {"c": 3})
-    other = parts_of(("B", "b", "ä"), "a", {"c": 3})
+    one = lock_parts(["b", "ä", "B"], ["a"], {"c": 3})
+    other = lock_parts(("B", "b", "ä"), "a", {"c": 3})
 
     assert one == other
     assert [part.resource for part in one] == ["B", "a", "b", "c", "ä"]
@@ -18,7 +18,7 @@ def test_a_group_is_in_one_order_whoever_names_it() -> None:
 
 
 def test_a_text_is_one_name() -> None:
-    assert parts_of("account:7") == (LockPart("account:7", LockMode.EXCLUSIVE),)
+    assert lock_parts("account:7") == (LockPart("account:7", LockMode.EXCLUSIVE),)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_text_is_one_name() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(group: dict, says: str) -> None:
     with pytest.raises(InvalidLockError, match=says):
-        parts_of(**group)
+        lock_parts(**group)

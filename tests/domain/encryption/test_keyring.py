@@ -11,13 +11,13 @@ from tasks_app.domain.encryption import (
     MissingKeyError,
     SealBrokenError,
     Token,
-    concealed,
+    conceal_value,
     new_key,
     parse_token,
     read_keys,
     token_in,
     token_of,
-    wrapped,
+    wrap_token,
 )
 from tasks_app.domain.errors import InvalidTaskError
 
@@ -29,7 +29,7 @@ def test_what_was_encrypted_comes_back() -> None:
     token = Keyring({"k1": A}).seal(SECRET, "payload", "t")
 
     assert Keyring({"k2": B, "k1": A}).open(token, "payload", "t") == SECRET
-    assert "canary" not in wrapped(token)
+    assert "canary" not in wrap_token(token)
     assert token.key_id == "k1"
 
 
@@ -125,7 +125,7 @@ def test_two_keys_of_one_id_are_refused() -> None:
 
 def test_only_the_token_alone_is_an_encrypted_value() -> None:
     token = Keyring({"k1": A}).seal("x", "payload", "t")
-    text = wrapped(token)
+    text = wrap_token(token)
 
     assert token_in(text) == token_in(text.replace(": ", ":")) == parse_token(str(token)) == token
     for other in (
@@ -144,16 +144,16 @@ def test_only_the_token_alone_is_an_encrypted_value() -> None:
 def test_people_see_which_key_it_needs() -> None:
     token = Keyring({"k1": A}).seal("x", "payload", "t")
 
-    assert concealed({"$encrypted": str(token)}) == "encrypted (key k1)"
-    assert concealed({"a": 1}) == {"a": 1}
+    assert conceal_value({"$encrypted": str(token)}) == "encrypted (key k1)"
+    assert conceal_value({"a": 1}) == {"a": 1}
 
 
 def test_a_token_is_no_payload() -> None:
-    from tasks_app.domain.creation import NewTask, admit_alike, validate_task
+    from tasks_app.domain.creation import NewTask, validate_plain, validate_task
 
     stored = {"$encrypted": str(Keyring({"k1": A}).seal("x", "payload", "t"))}
     terms = validate_task(NewTask("t"), None, 1000).terms
 
     with pytest.raises(InvalidTaskError, match=r"payload\.\$encrypted is an encrypted value"):
         validate_task(NewTask("t", stored), None, 1000)
-    assert admit_alike(NewTask("t", stored), terms, 1000) is None
+    assert validate_plain(NewTask("t", stored), terms, 1000) is None

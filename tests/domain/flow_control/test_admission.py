@@ -13,7 +13,7 @@ from tasks_app.domain.flow_control.admission import (
     TokenBucket,
     Waiting,
     admit,
-    room_of,
+    capacity_of,
 )
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits, limit_of
 
@@ -78,7 +78,7 @@ def test_a_bucket_fills_with_time_up_to_its_burst(left, since_s: float, holds: f
     ],
 )
 def test_a_gate_has_room_for_what_both_limits_leave(limit, running, left, free) -> None:
-    assert room_of(TENANT, limit, running, None, TokenBucket(left, 0.0, NEVER)).free == free
+    assert capacity_of(TENANT, limit, running, None, TokenBucket(left, 0.0, NEVER)).free == free
 
 
 def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
@@ -112,7 +112,7 @@ def test_of_an_order_key_the_head_passes_alone() -> None:
 
     assert admission.ids == [2]
     assert admission.held == {gate: [1]}
-    assert room_of(gate, None, 1, 2, None).free == 0
+    assert capacity_of(gate, None, 1, 2, None).free == 0
 
 
 @pytest.mark.parametrize(

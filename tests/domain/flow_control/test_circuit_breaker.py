@@ -13,22 +13,22 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     LONGEST_RAMP,
     Breaker,
     BreakerMode,
-    BreakerStanding,
     BreakerState,
-    after_wait,
+    StoredBreaker,
     check_breaker,
     failures_to_open,
-    judge,
     next_ramp,
+    step_after_calls,
+    step_after_wait,
 )
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 BANK = Breaker("bank", ratio=0.5, least=4, probes=2)
 
 
-def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) -> BreakerStanding:
+def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) -> StoredBreaker:
     values = {"mode": BreakerMode.AUTO, "since": NOON, "at": NOON, **given}
-    return BreakerStanding(
+    return StoredBreaker(
         BANK, ["t"], state, look_at=None, good=good, bad=bad, let_through=0, let_at=None,
         reason="", **values,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) 
     ],
 )
 def test_outcomes(state: BreakerState, good: int, bad: int, goes_to: BreakerState | None) -> None:
-    step = judge(standing(state, good, bad))
+    step = step_after_calls(standing(state, good, bad))
 
     assert (step and step.state) == goes_to
 
@@ -59,16 +59,16 @@ def test_outcomes(state: BreakerState, good: int, bad: int, goes_to: BreakerStat
 def test_an_operators_word_outranks_all_outcomes(mode: BreakerMode, state: BreakerState) -> None:
     late = standing(state, 5, 99, mode=mode, at=NOON + timedelta(days=1))
 
-    assert judge(late) is None
-    assert after_wait(late) is None
+    assert step_after_calls(late) is None
+    assert step_after_wait(late) is None
 
 
 def test_an_open_one_probes_when_its_time_is_over() -> None:
     early = standing(BreakerState.OPEN, at=NOON + timedelta(seconds=29))
     late = standing(BreakerState.OPEN, at=NOON + timedelta(seconds=30))
 
-    assert after_wait(early) is None
-    assert (step := after_wait(late)) is not None
+    assert step_after_wait(early) is None
+    assert (step := step_after_wait(late)) is not None
     assert step.state is BreakerState.PROBING
 
 
@@ -102,10 +102,10 @@ def test_so_many_failures_open_it_and_one_less_does_not(good: int, bad: int, rat
     left = failures_to_open(now)
 
     if left == math.inf:
-        assert judge(replace(now, bad=10**9)) is None
+        assert step_after_calls(replace(now, bad=10**9)) is None
     else:
-        assert judge(replace(now, bad=bad + math.ceil(left))) is not None
-        assert judge(replace(now, bad=bad + math.ceil(left) - 1)) is None
+        assert step_after_calls(replace(now, bad=bad + math.ceil(left))) is not None
+        assert step_after_calls(replace(now, bad=bad + math.ceil(left) - 1)) is None
 
 
 def test_what_failures_cannot_open_has_none_left() -> None:

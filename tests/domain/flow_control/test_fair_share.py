@@ -6,21 +6,21 @@ from collections import Counter
 
 import pytest
 
-from tasks_app.domain.flow_control.admission import EVERY, FairLine, Shares
+from tasks_app.domain.flow_control.admission import EVERY, FairQueueKey, Shares
 
 
-def waiting(**keys: int | dict[int, int]) -> dict[FairLine, list[int]]:
+def waiting(**keys: int | dict[int, int]) -> dict[FairQueueKey, list[int]]:
     """So many ids of each key, of priority 5 or of each priority; those of a line are in order."""
-    lines: dict[FairLine, list[int]] = {}
+    lines: dict[FairQueueKey, list[int]] = {}
     first = 1
     for key, numbers in keys.items():
         for priority, number in ({5: numbers} if isinstance(numbers, int) else numbers).items():
-            lines[FairLine(key, priority)] = list(range(first, first + number))
+            lines[FairQueueKey(key, priority)] = list(range(first, first + number))
             first += number
     return lines
 
 
-def keys_of(shares: Shares, lines: dict[FairLine, list[int]], most: int) -> list[str]:
+def keys_of(shares: Shares, lines: dict[FairQueueKey, list[int]], most: int) -> list[str]:
     picks = shares.order(lines, most)
     shares.went(picks)
     for pick in picks:
@@ -58,7 +58,7 @@ def test_a_new_key_does_not_wait_for_those_before_it() -> None:
     lines = waiting(a=100_000)
     keys_of(shares, lines, 5_000)
 
-    assert "b" in keys_of(shares, {**lines, FairLine("b", 5): [10**6]}, 2)
+    assert "b" in keys_of(shares, {**lines, FairQueueKey("b", 5): [10**6]}, 2)
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])
@@ -110,8 +110,8 @@ def test_a_floor_is_of_what_its_key_gets() -> None:
     picks = shares.order(lines, 2_000)
 
     went = Counter(pick.line for pick in picks)
-    assert went[FairLine("b", 5)] == 1_000
-    assert went[FairLine("a", 9)] == pytest.approx(1_000 / EVERY, abs=1)
+    assert went[FairQueueKey("b", 5)] == 1_000
+    assert went[FairQueueKey("a", 9)] == pytest.approx(1_000 / EVERY, abs=1)
 
 
 def test_what_did_not_have_to_wait_is_owed_nothing() -> None:
@@ -126,6 +126,6 @@ def test_what_did_not_have_to_wait_is_owed_nothing() -> None:
 def test_not_every_key_that_ever_was_is_remembered() -> None:
     shares = Shares(remembered=10)
     for number in range(100):
-        shares.went(shares.order({FairLine(f"k{number}", 5): [number]}, 1))
+        shares.went(shares.order({FairQueueKey(f"k{number}", 5): [number]}, 1))
 
     assert len(shares._had) <= 10

@@ -11,13 +11,13 @@ import pytest
 
 from tasks_app.domain.handlers.outcomes import Cancel, Fail, Reaction, Retry, Skip, Snooze
 from tasks_app.domain.handlers.settlement import (
-    charged,
-    died,
-    ended_by,
-    failed,
-    interrupted,
+    charge_failure,
     policy_of,
-    succeeded,
+    settle_crash,
+    settle_exception,
+    settle_failure,
+    settle_interrupt,
+    settle_return,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, Fixed, Levels
@@ -58,7 +58,7 @@ def a_spec(**changes) -> HandlerSpec:
 
 
 def end(task: ClaimedTask, error: BaseException, **spec):
-    return ended_by(task, a_spec(**spec), error, CAUSE, Random(1))
+    return settle_exception(task, a_spec(**spec), error, CAUSE, Random(1))
 
 
 ENDINGS = [
@@ -99,7 +99,7 @@ def test_an_ending(ending: tuple, task: dict, column: int) -> None:
 def test_a_return_is_a_success_that_charges_nothing() -> None:
     task = a_task(failures=2, retry_level=2)
 
-    decided = succeeded(task, '{"a":1}', 12)
+    decided = settle_return(task, '{"a":1}', 12)
 
     assert (decided.event, decided.failures, decided.retry_level) == (Event.SUCCEED, 2, 2)
     assert (decided.result, decided.run_ms, decided.cause) == ('{"a":1}', 12, None)
@@ -179,7 +179,7 @@ def test_a_rule_does_not_touch_the_five_endings() -> None:
 
 
 def test_a_death_charges_one_failure_and_waits() -> None:
-    decided = died(a_task(), a_spec(), Cause("process died", "signal 9"), Random(1))
+    decided = settle_crash(a_task(), a_spec(), Cause("process died", "signal 9"), Random(1))
 
     assert (decided.event, decided.failures) == (Event.RETRY, 1)
     assert decided.wait == timedelta(seconds=5)
@@ -189,13 +189,13 @@ def test_a_death_charges_one_failure_and_waits() -> None:
 def test_the_last_death_leads_to_the_error_pool_with_its_cause() -> None:
     cause = Cause("process died", "signal 9")
 
-    decided = died(a_task(failures=2), a_spec(), cause, Random(1))
+    decided = settle_crash(a_task(failures=2), a_spec(), cause, Random(1))
 
     assert (decided.event, decided.failures, decided.cause) == (Event.FAIL, 3, cause)
 
 
 def test_a_death_during_an_at_most_once_task_is_an_unknown_outcome() -> None:
-    decided = died(
+    decided = settle_crash(
         a_task(at_most_once=True), a_spec(), Cause("process died", "signal 9"), Random(1)
     )
 
@@ -204,7 +204,7 @@ def test_a_death_during_an_at_most_once_task_is_an_unknown_outcome() -> None:
 
 
 def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> None:
-    decided = died(a_task(), None, CAUSE, Random(1))
+    decided = settle_crash(a_task(), None, CAUSE, Random(1))
 
     assert decided.event is Event.RETRY
     assert decided.wait is not None
@@ -212,13 +212,13 @@ def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> 
 
 
 def test_failed_charges_and_keeps_the_level() -> None:
-    decided = failed(a_task(failures=1, retry_level=1), CAUSE)
+    decided = settle_failure(a_task(failures=1, retry_level=1), CAUSE)
 
     assert (decided.event, decided.failures, decided.retry_level) == (Event.FAIL, 2, 1)
 
 
 def test_charged_takes_the_wait_that_it_is_given() -> None:
-    decided = charged(a_task(), None, CAUSE, Random(1), after=timedelta(seconds=9))
+    decided = charge_failure(a_task(), None, CAUSE, Random(1), after=timedelta(seconds=9))
 
     assert decided.wait == timedelta(seconds=9)
 
@@ -254,7 +254,7 @@ def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over
 def test_a_run_that_is_cut_off(word: str, task: dict, event: Event, failures: int) -> None:
     spec = a_spec(on_interrupt=Reaction(word))
 
-    settlement = interrupted(a_task(**task), spec, Random(1))
+    settlement = settle_interrupt(a_task(**task), spec, Random(1))
 
     assert (settlement.event, settlement.failures) == (event, failures)
     if task.get("at_most_once"):
@@ -263,4 +263,4 @@ def test_a_run_that_is_cut_off(word: str, task: dict, event: Event, failures: in
 
 
 def test_a_run_of_a_name_that_is_not_known_here_is_released() -> None:
-    assert interrupted(a_task(), None, Random(1)).event is Event.RELEASE
+    assert settle_interrupt(a_task(), None, Random(1)).event is Event.RELEASE

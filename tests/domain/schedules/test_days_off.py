@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks_app.domain.schedules.days_off import DaysOff, OnDayOff, with_days_off
-from tasks_app.domain.schedules.timing import Cron, Every, Once, Timing, between
+from tasks_app.domain.schedules.timing import Cron, Every, Once, Timing, instants_between
 
 BERLIN = ZoneInfo("Europe/Berlin")
 XMAS = {date(2026, 12, 24), date(2026, 12, 25), date(2026, 12, 26)}
@@ -180,7 +180,13 @@ def compare(
     expected = [at for at in clock.walk(expression, policy, days) if start <= at < end]
     timing = with_days_off(Cron(expression, zone.key), zone, DaysOff("x", policy), days)
 
-    assert list(between(timing, start, end)) == expected, (zone, expression, policy, days, first)
+    assert list(instants_between(timing, start, end)) == expected, (
+        zone,
+        expression,
+        policy,
+        days,
+        first,
+    )
 
 
 @pytest.mark.test_all

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import SHORTHANDS, check_cron, next_cron, zone_of
-from tasks_app.domain.schedules.pg_cron import offset_of, why_not, written_for_pg_cron
+from tasks_app.domain.schedules.pg_cron import (
+    offset_of,
+    why_pg_cron_cannot_fire,
+    written_for_pg_cron,
+)
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
 from tests.vixie import UnreadError, Vixie
 
@@ -74,7 +78,7 @@ def test_an_expression_that_is_admitted_starts_by_pg_cron_when_we_fire(
         check_cron(expression)
     except InvalidScheduleError:
         assume(False)
-    assume(why_not(schedule(cron=expression), NOW, "GMT") is None)
+    assume(why_pg_cron_cannot_fire(schedule(cron=expression), NOW, "GMT") is None)
     read = Vixie(written_for_pg_cron(expression))
     for _ in range(3):
         following = next_cron(expression, UTC_ZONE, start)
@@ -103,7 +107,7 @@ def test_what_pg_cron_reads_otherwise_or_not_at_all_is_refused(
     expression: str, term: str, at: datetime | None
 ) -> None:
     """``at``: when the two differ; None: it does not read it."""
-    why = why_not(schedule(cron=expression), NOW, "GMT")
+    why = why_pg_cron_cannot_fire(schedule(cron=expression), NOW, "GMT")
     assert why is not None
     assert why.upper() == f"pg_cron does not read {term} as we do".upper()
 
@@ -133,20 +137,20 @@ def test_what_pg_cron_reads_otherwise_or_not_at_all_is_refused(
     ],
 )
 def test_what_is_left_to_beat_says_why(when: dict[str, Any], why: str | None) -> None:
-    assert why_not(schedule(**when), NOW, "GMT") == why
+    assert why_pg_cron_cannot_fire(schedule(**when), NOW, "GMT") == why
 
 
 def test_a_row_that_bypassed_the_checks_says_why() -> None:
     broken = replace(schedule(), expression="0 25 * * *")
-    assert str(why_not(broken, NOW)).startswith("it cannot be read: cron")
+    assert str(why_pg_cron_cannot_fire(broken, NOW)).startswith("it cannot be read: cron")
     other = replace(schedule(), options=json.dumps({"colour": 1}))
-    assert why_not(other, NOW) == "its option colour"
+    assert why_pg_cron_cannot_fire(other, NOW) == "its option colour"
 
 
 def test_the_zone_of_pg_cron_may_be_another_one_of_the_same_clocks() -> None:
     india = schedule(timezone="Asia/Kolkata")
-    assert why_not(india, NOW, "Asia/Calcutta") is None
-    assert why_not(india, NOW) is None  # whoever calls it knows the zone
-    assert why_not(india, NOW, "Europe/Berlin") is not None
-    assert why_not(india, NOW, "no/zone") is not None
+    assert why_pg_cron_cannot_fire(india, NOW, "Asia/Calcutta") is None
+    assert why_pg_cron_cannot_fire(india, NOW) is None  # whoever calls it knows the zone
+    assert why_pg_cron_cannot_fire(india, NOW, "Europe/Berlin") is not None
+    assert why_pg_cron_cannot_fire(india, NOW, "no/zone") is not None
     assert offset_of("Asia/Kolkata", NOW) == timedelta(hours=5, minutes=30)

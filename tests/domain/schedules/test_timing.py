@@ -12,7 +12,7 @@ from tasks_app.domain.schedules.timing import (
     Every,
     Once,
     TimingKind,
-    between,
+    instants_between,
     timing_of,
     timing_text,
 )
@@ -46,8 +46,8 @@ def test_once_is_once() -> None:
 
 
 def test_between_includes_its_start_and_not_its_end() -> None:
-    assert list(between(Every(H, NOON), NOON, NOON + 2 * H)) == [NOON, NOON + H]
-    assert list(between(Once(NOON), NOON, NOON)) == []
+    assert list(instants_between(Every(H, NOON), NOON, NOON + 2 * H)) == [NOON, NOON + H]
+    assert list(instants_between(Once(NOON), NOON, NOON)) == []
 
 
 @pytest.mark.parametrize(

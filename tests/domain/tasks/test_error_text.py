@@ -9,10 +9,10 @@ import pytest
 from tasks_app.domain.tasks.error_text import (
     LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
-    brief,
     cause_of,
-    clean,
+    first_line,
     printable,
+    storable_text,
 )
 from tasks_app.domain.tasks.run import Cause
 
@@ -194,7 +194,7 @@ def test_an_exception_that_was_never_raised_has_no_traceback() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 12, 1000])
 def test_cleaning_never_exceeds_the_length(length: int) -> None:
-    assert len(clean("\x00" * length, 10)) == min(length, 10)
+    assert len(storable_text("\x00" * length, 10)) == min(length, 10)
 
 
 HOSTILE = "one\x1b]0;owned\x07\x1b[2Jtwo\rINFO fake\x9b31m \u202e\u2028é\xa0😀\ttab"
@@ -208,7 +208,7 @@ def test_no_part_of_a_cause_drives_a_terminal_or_begins_a_line_of_the_log() -> N
 
     assert cause.kind == r"x\nERROR forged\x1b[2J"
     assert cause.message == f"{TAMED}\nsecond line"
-    assert brief(forger("a\x1bb\nc")) == r"x\nERROR forged\x1b[2J: a\x1bb"
+    assert first_line(forger("a\x1bb\nc")) == r"x\nERROR forged\x1b[2J: a\x1bb"
 
 
 def test_a_traceback_keeps_its_lines_and_escapes_the_rest() -> None:

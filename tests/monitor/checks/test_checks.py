@@ -73,16 +73,16 @@ def a_child(
     connection: Connection, owner: str = "w", node: str = "n@host", **given: list[str]
 ) -> None:
     known = {"queues": ["default"], "handlers": ["t"], **given}
-    heartbeats.beat(connection, owner=owner, node=node, **known)
+    heartbeats.write_heartbeat(connection, owner=owner, node=node, **known)
 
 
 def a_scan(connection: Connection, rank: leader_lease.Rank = leader_lease.Rank.BEAT) -> None:
     ttl = timedelta(seconds=5)
     token = uuid4()
-    leader_lease.hold(
+    leader_lease.acquire_lease(
         connection, leader_lease.SCAN, holder="b@host", token=token, rank=rank, ttl=ttl
     )
-    leader_lease.done(connection, leader_lease.SCAN, token, ttl)
+    leader_lease.record_duty(connection, leader_lease.SCAN, token, ttl)
 
 
 @pytest.mark.test_all
@@ -485,11 +485,11 @@ def test_where_only_work_runs_nothing_of_celery_is_missed(
     connection.exec_driver_sql("DELETE FROM task_lease")
     a_child(connection, node="host")
     alive = work.scanning(connection, settings)
-    leader_lease.mark(connection, leader_lease.SCAN, "work w")
+    leader_lease.record_duty_without_lease(connection, leader_lease.SCAN, "work w")
     connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '3 minutes'")
-    leader_lease.refused(connection, leader_lease.SCAN, "of a time when Celery ran here")
+    leader_lease.record_refusal(connection, leader_lease.SCAN, "of a time when Celery ran here")
     busy = [*work.scanning(connection, settings), *work.publishing(connection, settings)]
-    heartbeats.leave(connection, "w")
+    heartbeats.remove_heartbeat(connection, "w")
     claimed_task(connection)
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
     checks = work.living, work.rescue, work.scanning, work.publishing
@@ -602,7 +602,7 @@ def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings
     claimed_task(connection)
     good = work.rescue(connection, settings)
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '20 s'")
-    leader_lease.mark(connection, leader_lease.SCAN, "work w")
+    leader_lease.record_duty_without_lease(connection, leader_lease.SCAN, "work w")
     soon = work.rescue(connection, settings)
     connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '40 s'")
     connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
@@ -751,6 +751,6 @@ def test_messages_of_another_pool_are_told_until_none_came_for_long(
     a_scan(connection)
     now = connection.execute(text("SELECT statement_timestamp()")).scalar_one()
     then = now - timedelta(minutes=minutes_ago)
-    leader_lease.count_strangers(connection, leader_lease.SCAN, 3, now=then)
+    leader_lease.count_foreign_messages(connection, leader_lease.SCAN, 3, now=then)
 
     assert levels(work.strangers(connection, settings)) == levels_

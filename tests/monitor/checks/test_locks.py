@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
-from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.monitor.checks.flow_control import held
-from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.acquire import acquire, insert_resources
 
 SPAN = timedelta(minutes=5)
 
@@ -22,8 +22,8 @@ def settings(database_url: str) -> Settings:
 
 
 def wanted(connection: Connection, who: str) -> None:
-    ask = Ask(uuid4(), parts_of("a"), who, SPAN)
-    open_up(connection, ask)
+    ask = LockRequest(uuid4(), lock_parts("a"), who, SPAN)
+    insert_resources(connection, ask)
     acquire(connection, ask, waits=True)
 
 

@@ -18,7 +18,7 @@ def settings(database_url: str) -> Settings:
 @pytest.fixture
 def said(connection: Connection, settings: Settings):
     """The findings, when a schedule of ``t`` is there and a worker that knows it."""
-    heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    heartbeats.write_heartbeat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     create_schedule(connection, "s", "t", every="1h")
     return lambda: [f"{f.level} {f.fact}" for f in firing(connection, settings)]
 
@@ -47,10 +47,12 @@ def test_one_that_is_broken(said, connection: Connection) -> None:
 
 
 def test_one_whose_task_nobody_knows(said, connection: Connection, settings: Settings) -> None:
-    heartbeats.leave(connection, "w")
+    heartbeats.remove_heartbeat(connection, "w")
     assert said() == ["ok 1 enabled, none is late"]  # without workers another check says it
 
-    heartbeats.beat(connection, owner="w2", node="n", queues=["default"], handlers=["another"])
+    heartbeats.write_heartbeat(
+        connection, owner="w2", node="n", queues=["default"], handlers=["another"]
+    )
     assert said() == ["warn s creates tasks of t, which no worker knows"]
 
 

@@ -19,7 +19,7 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.metric_catalogue import METRICS
 from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -36,17 +36,19 @@ MINUTE = timedelta(minutes=1)
 def everything(connection: Connection) -> None:
     """Put at least one of each thing that a metric tells of into the database."""
     aside = pending_task(connection, queue="mail")
-    park(connection, [aside], unknown("t"), timedelta(seconds=15))
+    park_tasks(connection, [aside], unknown("t"), timedelta(seconds=15))
     bad = claimed_task(connection, pending_task(connection, queue="bad"))
     settle_one(connection, ending(bad, Event.FAIL, cause=Cause("ValueError", "boom")))
     claimed_task(connection, pending_task(connection, queue="slow"))
-    heartbeats.beat(connection, owner="a", node="n", queues=["mail"], handlers=["t"])
+    heartbeats.write_heartbeat(connection, owner="a", node="n", queues=["mail"], handlers=["t"])
     for name in (leader_lease.SCAN, leader_lease.MAINTAIN):
         token, rank = uuid4(), leader_lease.Rank.BEAT
-        leader_lease.hold(connection, name, holder="b", token=token, rank=rank, ttl=MINUTE)
-        leader_lease.done(connection, name, token, MINUTE, {"mail": 3})
+        leader_lease.acquire_lease(connection, name, holder="b", token=token, rank=rank, ttl=MINUTE)
+        leader_lease.record_duty(connection, name, token, MINUTE, {"mail": 3})
     queue_settings.pause(connection, "mail", "")
-    queue_settings.change(connection, "night", check_queue_options({"windows": ["22:00-06:00"]}))
+    queue_settings.change_queue(
+        connection, "night", check_queue_options({"windows": ["22:00-06:00"]})
+    )
     circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
     set_limit(connection, Limit(GateKind.QUEUE, "slow", 7))
     put(connection, "a", part(NOON, 5))

@@ -24,7 +24,7 @@ from tasks_app.monitor.metrics import MetricsReader
 from tasks_app.pool import metrics as control
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -70,7 +70,7 @@ def test_what_waits_runs_and_has_failed_is_counted_by_queue(
         pending_task(connection, queue="mail", run_at=now - MINUTE, priority=9)
         pending_task(connection, queue="mail", run_at=now + MINUTE)
         aside = pending_task(connection, queue="mail", run_at=now - 2 * MINUTE)
-        park(connection, [aside], unknown("t"), timedelta(seconds=15))
+        park_tasks(connection, [aside], unknown("t"), timedelta(seconds=15))
         claimed_task(connection, pending_task(connection, queue="slow"))
         task = claimed_task(connection, pending_task(connection, queue="bad"))
         settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "boom")))
@@ -103,12 +103,14 @@ def test_who_works_leads_and_publishes(engine: Engine, reader: MetricsReader) ->
     token, ttl = uuid4(), MINUTE
     with engine.begin() as connection:
         for owner, queues in (("a", ["mail"]), ("b", ["mail"]), ("c", [])):
-            heartbeats.beat(connection, owner=owner, node="n", queues=queues, handlers=["t"])
+            heartbeats.write_heartbeat(
+                connection, owner=owner, node="n", queues=queues, handlers=["t"]
+            )
         rank = leader_lease.Rank.BEAT
-        leader_lease.hold(
+        leader_lease.acquire_lease(
             connection, leader_lease.SCAN, holder="b", token=token, rank=rank, ttl=ttl
         )
-        leader_lease.done(connection, leader_lease.SCAN, token, ttl, {"mail": 3})
+        leader_lease.record_duty(connection, leader_lease.SCAN, token, ttl, {"mail": 3})
 
     found = values(reader.read())
 

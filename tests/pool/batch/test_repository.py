@@ -56,7 +56,7 @@ def test_ranges_of_all_types_come_back_as_they_were(
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
     assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
-    assert partitions.of_batch(connection, 1) == stored
+    assert partitions.find_by_batch(connection, 1) == stored
     assert partitions.get(connection, ids[1]) == stored[0]
 
 

@@ -16,11 +16,11 @@ from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.pool import retention
 from tasks_app.pool.connection.row_by_row import Refusal, refusals, row_by_row
-from tasks_app.pool.dispatch.set_aside import park, sweep, sweep_all
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep, sweep_all
 from tasks_app.pool.flow_control import circuit_breakers, order_and_limits, waiting_list
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import set_limit
-from tasks_app.pool.flow_control.waiting_list import hold
+from tasks_app.pool.flow_control.waiting_list import park_at_gates
 from tasks_app.pool.retention import Mark
 from tasks_app.pool.runs.leases import release, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_each
@@ -72,19 +72,19 @@ def limited(connection: Connection) -> list[int]:
 
 def held_by_gate(connection: Connection, ids: Sequence[int] = ()) -> list[int]:
     ids = ids or limited(connection)
-    limits = order_and_limits.limits_of(connection)
-    enter(connection, [KEY])
-    rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=NOON)
-    hold(connection, {KEY: ids}, rooms, limits, now=NOON)
+    limits = order_and_limits.read_limits(connection)
+    insert_gates(connection, [KEY])
+    rooms = capacities_of(connection, lock_buckets(connection, [KEY]), limits, now=NOON)
+    park_at_gates(connection, {KEY: ids}, rooms, limits, now=NOON)
     return list(ids)
 
 
 def woken(connection: Connection, _ids: Sequence[int]) -> None:
     """With room for one, in whose place the refused one stands."""
     for _ in range(ROWS - 1):
-        limits = order_and_limits.limits_of(connection)
-        rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=NOON)
-        waiting_list.wake(connection, rooms, limits, careful=True, now=NOON)
+        limits = order_and_limits.read_limits(connection)
+        rooms = capacities_of(connection, lock_buckets(connection, [KEY]), limits, now=NOON)
+        waiting_list.wake_tasks(connection, rooms, limits, careful=True, now=NOON)
 
 
 def broken(connection: Connection) -> list[int]:
@@ -141,7 +141,7 @@ CASES = {
     "sweep of what the scan found": Case(late, lambda c, ids: sweep(c, ids, now=OVER), HERE),
     "sweep of all": Case(late, lambda c, _: sweep_all(c, 100, now=OVER), HERE),
     "parking": Case(
-        tasks, lambda c, ids: park(c, ids, unknown("t"), LEASE, now=NOON), "parked IS NULL"
+        tasks, lambda c, ids: park_tasks(c, ids, unknown("t"), LEASE, now=NOON), "parked IS NULL"
     ),
     "holding at a gate": Case(limited, held_by_gate, "parked IS NULL"),
     "waking at a gate": Case(held_by_gate, woken, PARKED),

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.schedules.timing import between
+from tasks_app.domain.schedules.timing import instants_between
 from tasks_app.pool import scheduling
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
@@ -104,7 +104,7 @@ def test_each_instant_is_entered_once(
     wanted = {
         (each.name, at): "skipped" if each.overlap == "skip" else "made"
         for each in found
-        for at in between(each.timing, START + LATE, now + LATE)
+        for at in instants_between(each.timing, START + LATE, now + LATE)
     }
     wanted[min(key for key in wanted if key[0] == "alone")] = "made"
     assert fired == Counter((*key, outcome) for key, outcome in wanted.items())

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.cron import check_cron, next_cron, zone_of
-from tasks_app.domain.schedules.pg_cron import why_not
+from tasks_app.domain.schedules.pg_cron import why_pg_cron_cannot_fire
 from tasks_app.domain.schedules.schedule import plan_of
 from tasks_app.pool import scheduling
 from tasks_app.pool.db_scheduler import functions
@@ -48,7 +48,9 @@ def add(connection: Connection, name: str = "s", task: Any = None, **when: Any) 
 
 def jobs(connection: Connection) -> list[CronCall]:
     """The jobs of the schedules as they stand."""
-    rows = [row for row in scheduling.find(connection) if why_not(row, NOON) is None]
+    rows = [
+        row for row in scheduling.find(connection) if why_pg_cron_cannot_fire(row, NOON) is None
+    ]
     found = functions.jobs_of(functions.home_of(connection), rows, NOON)
     return [job for job in found if job.duty.startswith(functions.FIRE_JOB_PREFIX)]
 
@@ -276,7 +278,7 @@ def test_the_numbers_of_a_job_name_the_instants_of_its_expression(
     except InvalidScheduleError:
         assume(False)
     found = schedule(cron=expression, timezone=zone)
-    assume(why_not(found, NOON) is None)
+    assume(why_pg_cron_cannot_fire(found, NOON) is None)
     (*_, job) = functions.jobs_of(functions.home_of(asked), [found], NOON)
     numbers = job.command.partition(f"'{zone}', ")[2]
     latest, following = asked.exec_driver_sql(

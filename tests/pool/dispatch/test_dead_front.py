@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.pool.dispatch.scan import due, upcoming
+from tasks_app.pool.dispatch.scan import find_due, find_upcoming
 from tasks_app.pool.runs.claim import claim_next
 from tests.factory import claimer, pending_task
 from tests.pool.plans import Plan, prepared
@@ -28,7 +28,7 @@ VERBS: dict[str, Verb] = {
     "claim_next": lambda c, within: claim_next(
         c, ["default"], 1, claimer("t"), uuid4(), within=within
     ),
-    "due": lambda c, within: due(c, {"default": 100}, within=within),
+    "due": lambda c, within: find_due(c, {"default": 100}, within=within),
 }
 
 
@@ -68,8 +68,8 @@ def test_who_looks_for_what_is_new_does_not_read_what_is_over(dead: Connection, 
 
 
 def test_who_looks_ahead_does_not_read_what_is_over(dead: Connection) -> None:
-    whole = plan(dead, lambda c: due(c, {"default": 100}), "whole")
-    ahead = plan(dead, lambda c: upcoming(c, ["default"], timedelta(seconds=1)), "ahead")
+    whole = plan(dead, lambda c: find_due(c, {"default": 100}), "whole")
+    ahead = plan(dead, lambda c: find_upcoming(c, ["default"], timedelta(seconds=1)), "ahead")
 
     assert whole.buffers - ahead.buffers > PAGES, (ahead, whole)
 

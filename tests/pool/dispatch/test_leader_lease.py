@@ -24,13 +24,13 @@ def s(seconds: float) -> datetime:
 
 
 def hold(connection: Connection, who: UUID, now: datetime | None = None) -> Lease | None:
-    return leader_lease.hold(
+    return leader_lease.acquire_lease(
         connection, SCAN, holder=str(who)[:8], token=who, rank=RANKS[who], ttl=TTL, now=now
     )
 
 
 def holder(connection: Connection) -> UUID:
-    found = leader_lease.read(connection, SCAN)
+    found = leader_lease.read_lease(connection, SCAN)
     assert found is not None
     return found.token
 
@@ -46,7 +46,7 @@ def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
 
 
 def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connection) -> None:
-    assert leader_lease.read(connection, SCAN, now=NOON) is None
+    assert leader_lease.read_lease(connection, SCAN, now=NOON) is None
 
     first = hold(connection, BEAT, NOON)
 
@@ -85,7 +85,7 @@ def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> 
     hold(connection, BEAT, NOON)
 
     def open_to(who: UUID, now: datetime) -> bool:
-        found = leader_lease.read(connection, SCAN, now=now)
+        found = leader_lease.read_lease(connection, SCAN, now=now)
         assert found is not None
         return found.open_to(who, RANKS[who])
 
@@ -100,9 +100,9 @@ def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
 ) -> None:
     hold(connection, BEAT, NOON)
 
-    leader_lease.release(connection, SCAN, OTHER)
+    leader_lease.release_lease(connection, SCAN, OTHER)
     assert hold(connection, OTHER, s(1)) is None
-    leader_lease.release(connection, SCAN, BEAT)
+    leader_lease.release_lease(connection, SCAN, BEAT)
     assert hold(connection, STANDBY, s(1)) is not None
 
 
@@ -112,29 +112,29 @@ def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
     hold(connection, BEAT, NOON)
 
     answers = [
-        leader_lease.done(connection, SCAN, BEAT, TTL, now=s(4)),
-        leader_lease.done(connection, SCAN, OTHER, TTL, now=s(8)),
+        leader_lease.record_duty(connection, SCAN, BEAT, TTL, now=s(4)),
+        leader_lease.record_duty(connection, SCAN, OTHER, TTL, now=s(8)),
     ]
-    left = leader_lease.read(connection, SCAN, now=s(8)).left
-    late = leader_lease.done(connection, SCAN, BEAT, TTL, now=s(9))
+    left = leader_lease.read_lease(connection, SCAN, now=s(8)).left
+    late = leader_lease.record_duty(connection, SCAN, BEAT, TTL, now=s(9))
 
     assert (answers, left) == ([True, False], timedelta(seconds=1))
     assert not late
-    assert leader_lease.read(connection, SCAN, now=s(9)).free
+    assert leader_lease.read_lease(connection, SCAN, now=s(9)).free
 
 
 def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-    leader_lease.done(connection, SCAN, OTHER, TTL, now=s(1))
-    assert leader_lease.note(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
-    assert leader_lease.note(connection, SCAN, BEAT, {"hourly": "late"})
+    leader_lease.record_duty(connection, SCAN, OTHER, TTL, now=s(1))
+    assert leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
+    assert leader_lease.add_notes(connection, SCAN, BEAT, {"hourly": "late"})
 
     taken = hold(connection, OTHER, s(8))
 
     assert taken is not None
     assert taken.idle == timedelta(seconds=7)
     assert taken.notes == {"daily": "then", "hourly": "late"}
-    assert not leader_lease.note(connection, SCAN, BEAT, {"daily": "again"})
+    assert not leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "again"})
 
 
 def test_two_take_what_nobody_had_then_one_has_it(
@@ -200,7 +200,7 @@ def test_it_is_given_back_while_another_asks_then_that_one_has_it(
     a, b = pair
     hold(a, BEAT)
     a.commit()
-    leader_lease.release(a, SCAN, BEAT)
+    leader_lease.release_lease(a, SCAN, BEAT)
     waiting = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
 
     a.commit()
@@ -232,7 +232,7 @@ def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
     hold(a, BEAT, NOON)
     a.commit()
     hold(a, OTHER)
-    noting = blocked(engine, b, a, lambda c: leader_lease.note(c, SCAN, BEAT, {"daily": "x"}))
+    noting = blocked(engine, b, a, lambda c: leader_lease.add_notes(c, SCAN, BEAT, {"daily": "x"}))
 
     a.commit()
 
@@ -241,13 +241,13 @@ def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
 
 def test_work_leaves_a_mark_that_leads_nobody(connection: Connection) -> None:
     """Who scans by a lease takes it at once, and no mark stands in its place meanwhile."""
-    leader_lease.mark(connection, SCAN, "work a", now=NOON)
-    marked = leader_lease.read(connection, SCAN, now=s(1))
+    leader_lease.record_duty_without_lease(connection, SCAN, "work a", now=NOON)
+    marked = leader_lease.read_lease(connection, SCAN, now=s(1))
     taken = hold(connection, STANDBY, s(2))
-    leader_lease.mark(connection, SCAN, "work a", now=s(3))
-    led = leader_lease.read(connection, SCAN, now=s(3))
-    leader_lease.mark(connection, SCAN, "work b", now=s(8))
-    over = leader_lease.read(connection, SCAN, now=s(8))
+    leader_lease.record_duty_without_lease(connection, SCAN, "work a", now=s(3))
+    led = leader_lease.read_lease(connection, SCAN, now=s(3))
+    leader_lease.record_duty_without_lease(connection, SCAN, "work b", now=s(8))
+    over = leader_lease.read_lease(connection, SCAN, now=s(8))
 
     assert marked
     assert (marked.holder, marked.free, marked.idle) == ("work a", True, s(1) - NOON)

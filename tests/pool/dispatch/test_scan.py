@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.tasks.create import create_many
 from tests.factory import a_row, claimed_task, pending_task, row_of
 from tests.pool.interleave import two
@@ -16,7 +16,7 @@ LATER = NOON + timedelta(hours=1)
 
 
 def ids(connection: Connection, queue: str = "default", most: int = 100, now=LATER) -> list[int]:
-    return [i for found in due(connection, {queue: most}, now=now) for i in found.ids]
+    return [i for found in find_due(connection, {queue: most}, now=now) for i in found.ids]
 
 
 def test_due_rows_come_by_priority_then_scan_at_then_id(connection: Connection) -> None:
@@ -66,7 +66,7 @@ def test_each_queue_gives_as_many_as_it_was_asked_for_and_empty_ones_are_left_ou
     many = [pending_task(connection, queue="many", now=NOON) for _ in range(3)]
     one = pending_task(connection, queue="one", now=NOON)
 
-    found = due(connection, {"one": 2, "none": 5, "many": 2}, now=LATER)
+    found = find_due(connection, {"one": 2, "none": 5, "many": 2}, now=LATER)
 
     assert {each.queue: each.ids for each in found} == {"one": [one], "many": many[:2]}
     assert [each.scan_at for each in found if each.queue == "one"] == [[NOON.timestamp()]]
@@ -83,7 +83,7 @@ def test_what_must_not_run_comes_marked(connection: Connection) -> None:
     pending_task(connection, "expired", now=NOON, expires_at=LATER)
     pending_task(connection, "disabled", now=NOON, enabled=False)
 
-    (found,) = due(connection, {"default": 9}, now=LATER)
+    (found,) = find_due(connection, {"default": 9}, now=LATER)
 
     barred = {name for task_id, name, _ in found.rows() if task_id in found.barred}
     assert (set(found.names), barred) == ({"runs", "expired", "disabled"}, {"expired", "disabled"})
@@ -109,7 +109,7 @@ def test_the_scan_writes_nothing(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOON)
     before = row_of(connection, task_id)
 
-    due(connection, {"default": 10}, now=LATER)
+    find_due(connection, {"default": 10}, now=LATER)
 
     assert row_of(connection, task_id) == before
 
@@ -136,11 +136,11 @@ def test_a_scan_can_go_on_behind_a_row_of_each_priority(connection: Connection) 
     high = [made(0, 1), made(0, 2)]
     low = [made(9, 0), made(9, 1), made(9, 1), made(9, 2)]
     urgent = made(3, 0)
-    (all_,) = due(connection, {"default": 9}, now=LATER)
+    (all_,) = find_due(connection, {"default": 9}, now=LATER)
     at = dict(zip(all_.ids, all_.scan_at, strict=True))
     after = {("default", 0): (at[high[0]], high[0]), ("default", 9): (at[low[1]], low[1])}
 
-    (rest,) = due(connection, {"none": 9, "default": 9}, after=after, now=LATER)
+    (rest,) = find_due(connection, {"none": 9, "default": 9}, after=after, now=LATER)
 
     assert rest.ids == [high[1], urgent, *low[2:]]
     assert rest.priorities == [0, 3, 9, 9]

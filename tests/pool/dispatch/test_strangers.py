@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.browse import get
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
@@ -162,7 +162,7 @@ def test_an_update_cannot_make_a_row_running_without_a_lease(connection: Connect
 def test_a_name_is_all_that_a_raw_insert_needs(connection: Connection) -> None:
     task_id = insert(connection)
 
-    assert [i for found in due(connection, {"default": 9}) for i in found.ids] == [task_id]
+    assert [i for found in find_due(connection, {"default": 9}) for i in found.ids] == [task_id]
     task = claimed_task(connection, task_id)
     assert (task.payload, task.fence.attempt) == ("{}", 1)
 

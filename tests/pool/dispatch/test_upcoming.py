@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.dispatch.scan import upcoming
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.scan import find_upcoming
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tests.factory import claimed_task, pending_task, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -17,7 +17,9 @@ QUEUES = ["default", "mail"]
 
 
 def soon(connection: Connection, within: timedelta = SECOND) -> float | None:
-    return next((task.due_in_s for task in upcoming(connection, QUEUES, within, now=NOON)), None)
+    return next(
+        (task.due_in_s for task in find_upcoming(connection, QUEUES, within, now=NOON)), None
+    )
 
 
 def test_the_nearest_row_of_all_queues_and_priorities_counts(connection: Connection) -> None:
@@ -41,14 +43,14 @@ def test_what_became_due_since_the_last_look_counts(connection: Connection) -> N
     pending_task(connection, run_at=NOON - SECOND)
     pending_task(connection, run_at=NOON - SECOND / 2)
 
-    found = upcoming(connection, QUEUES, SECOND, since=0.9 * SECOND, now=NOON)
+    found = find_upcoming(connection, QUEUES, SECOND, since=0.9 * SECOND, now=NOON)
 
     assert [task.due_in_s for task in found] == [-0.5]
 
 
 def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park(connection, [task_id], unknown("nobody knows it"), 0.5 * SECOND, now=NOON)
+    park_tasks(connection, [task_id], unknown("nobody knows it"), 0.5 * SECOND, now=NOON)
 
     assert soon(connection) is None
 
@@ -60,7 +62,7 @@ def test_the_nearest_come_first_whatever_their_queue_and_priority(connection: Co
 
     ids = [made(1, 9, "mail"), made(2, 0, "default"), made(3, 5, "mail"), made(4, 0, "mail")]
 
-    found = upcoming(connection, QUEUES, SECOND, most=3, now=NOON)
+    found = find_upcoming(connection, QUEUES, SECOND, most=3, now=NOON)
 
     assert [(task.id, task.queue) for task in found] == list(
         zip(ids, ["mail", "default", "mail"], strict=False)

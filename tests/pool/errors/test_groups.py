@@ -14,12 +14,12 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool import error_groups as room
 from tasks_app.pool.error_groups import (
     add_missing_fingerprints,
+    count_without_fingerprint,
     find_error_groups,
     mark_cause,
     record_new_causes,
-    tasks_of,
+    tasks_of_error_group,
     unmark_cause,
-    without_fingerprint,
 )
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.requeue import requeue
@@ -74,7 +74,7 @@ def test_tasks_of_a_group_come_in_pages_newest_first(connection: Connection) -> 
     hex_ = fingerprint_of(AWAY).hex()
 
     seen, before = [], None
-    while page := tasks_of(connection, hex_, before=before, most=2):
+    while page := tasks_of_error_group(connection, hex_, before=before, most=2):
         seen += [task.id for task in page]
         before = (page[-1].finished_at, page[-1].id)
 
@@ -96,7 +96,7 @@ def test_old_rows_get_the_fingerprint_that_new_ones_have(
     forget(connection)
     if pruned:
         connection.execute(text("DELETE FROM task_attempt"))
-    assert (without_fingerprint(connection), find_error_groups(connection)) == (3, [])
+    assert (count_without_fingerprint(connection), find_error_groups(connection)) == (3, [])
 
     assert [
         add_missing_fingerprints(connection, 2),
@@ -109,7 +109,7 @@ def test_old_rows_get_the_fingerprint_that_new_ones_have(
         fingerprint_of(away).hex(): 1,
         fingerprint_of(OTHER).hex(): 2,
     }
-    assert without_fingerprint(connection) == 0
+    assert count_without_fingerprint(connection) == 0
     left = text("SELECT count(*) FROM task_attempt WHERE fingerprint IS NULL")
     assert connection.execute(left).scalar() == 0
 
@@ -156,7 +156,10 @@ def test_10_000_errors_of_500_causes_are_read_fast(connection: Connection) -> No
     connection.execute(text("ANALYZE task_error"))
     some = f"{7:016x}"
 
-    for read in (lambda: find_error_groups(connection), lambda: tasks_of(connection, some)):
+    for read in (
+        lambda: find_error_groups(connection),
+        lambda: tasks_of_error_group(connection, some),
+    ):
         took = []
         for _ in range(40):
             began = perf_counter()

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.circuit_breaker import (
     Breaker,
     BreakerMode,
-    BreakerStanding,
     BreakerState,
+    StoredBreaker,
 )
-from tasks_app.pool.dispatch.scan import check_idle, due
+from tasks_app.pool.dispatch.scan import check_idle, find_due
 from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.circuit_breakers import hold_tasks
 from tasks_app.pool.runs.claim import claim, claim_next
@@ -33,13 +33,13 @@ def bank(connection: Connection) -> Connection:
     return connection
 
 
-def standing(connection: Connection, now: datetime = NOON) -> BreakerStanding:
-    (found,) = circuit_breakers.find(connection, now=now)
+def standing(connection: Connection, now: datetime = NOON) -> StoredBreaker:
+    (found,) = circuit_breakers.find_breakers(connection, now=now)
     return found
 
 
 def opened(connection: Connection, now: datetime = NOON) -> None:
-    circuit_breakers.report(connection, "bank", 2, 2, now=now)
+    circuit_breakers.report_calls(connection, "bank", 2, 2, now=now)
     assert standing(connection, now).state is BreakerState.OPEN
 
 
@@ -52,7 +52,9 @@ def taken(connection: Connection, ids: list[int], now: datetime = NOON) -> list[
 
 
 def found_held(connection: Connection, now: datetime = NOON) -> list[int]:
-    return sorted(i for found in due(connection, {"default": 1000}, now=now) for i in found.held)
+    return sorted(
+        i for found in find_due(connection, {"default": 1000}, now=now) for i in found.held
+    )
 
 
 def let(connection: Connection) -> list[int]:
@@ -64,26 +66,26 @@ def let(connection: Connection) -> list[int]:
 
 class TestOpening:
     def test_a_failure_ratio_opens_it_when_there_are_enough_calls(self, bank: Connection) -> None:
-        assert circuit_breakers.report(bank, "bank", 0, 3, now=NOON) is None
+        assert circuit_breakers.report_calls(bank, "bank", 0, 3, now=NOON) is None
         assert standing(bank).state is BreakerState.CLOSED
 
-        step = circuit_breakers.report(bank, "bank", 2, 0, now=NOON + SECOND)
+        step = circuit_breakers.report_calls(bank, "bank", 2, 0, now=NOON + SECOND)
 
         assert step is not None
         assert standing(bank, NOON + SECOND).state is BreakerState.OPEN
         assert standing(bank, NOON + SECOND).reason == "3 of 5 calls failed"
 
     def test_calls_fall_out_of_the_window(self, bank: Connection) -> None:
-        circuit_breakers.report(bank, "bank", 0, 3, now=NOON)
+        circuit_breakers.report_calls(bank, "bank", 0, 3, now=NOON)
 
-        assert circuit_breakers.report(bank, "bank", 0, 3, now=NOON + 2 * MINUTE) is None
+        assert circuit_breakers.report_calls(bank, "bank", 0, 3, now=NOON + 2 * MINUTE) is None
         assert standing(bank, NOON + 2 * MINUTE).bad == 3
 
     def test_more_good_calls_than_bad_ones_keep_it_closed(self, bank: Connection) -> None:
-        assert circuit_breakers.report(bank, "bank", 100, 99, now=NOON) is None
+        assert circuit_breakers.report_calls(bank, "bank", 100, 99, now=NOON) is None
 
     def test_what_nobody_declared_is_not_counted(self, bank: Connection) -> None:
-        assert circuit_breakers.report(bank, "post", 0, 100, now=NOON) is None
+        assert circuit_breakers.report_calls(bank, "post", 0, 100, now=NOON) is None
 
 
 class TestHolding:
@@ -134,7 +136,7 @@ class TestProbing:
         circuit_breakers.advance_due(bank, now=later)
         taken(bank, ids[:1], later)
 
-        circuit_breakers.report(bank, "bank", 0, 1, now=later)
+        circuit_breakers.report_calls(bank, "bank", 0, 1, now=later)
 
         assert standing(bank, later).state is BreakerState.OPEN
         assert let(bank) == []
@@ -149,7 +151,7 @@ class TestProbing:
         circuit_breakers.advance_due(bank, now=at)
         assert taken(bank, ids, at) == ids[:2]
 
-        circuit_breakers.report(bank, "bank", 2, 0, now=at)
+        circuit_breakers.report_calls(bank, "bank", 2, 0, now=at)
         assert standing(bank, at).state is BreakerState.RAMPING
         freed = []
         for _ in range(4):
@@ -168,10 +170,10 @@ class TestProbing:
         at = NOON + 30 * SECOND
         circuit_breakers.advance_due(bank, now=at)
         taken(bank, ids, at)
-        circuit_breakers.report(bank, "bank", 2, 0, now=at)
+        circuit_breakers.report_calls(bank, "bank", 2, 0, now=at)
         circuit_breakers.advance_due(bank, now=at)
 
-        circuit_breakers.report(bank, "bank", 1, 9, now=at)
+        circuit_breakers.report_calls(bank, "bank", 1, 9, now=at)
 
         assert standing(bank, at).state is BreakerState.OPEN
         assert let(bank) == []
@@ -220,7 +222,7 @@ class TestOperators:
         assert circuit_breakers.override(bank, "bank", BreakerMode.OPEN, now=NOON)
 
         assert taken(bank, ids) == []
-        circuit_breakers.report(bank, "bank", 100, 0, now=NOON)
+        circuit_breakers.report_calls(bank, "bank", 100, 0, now=NOON)
         assert circuit_breakers.advance_due(bank, now=NOON + 24 * 60 * MINUTE) == {}
         assert standing(bank).state is BreakerState.OPEN
 
@@ -231,7 +233,7 @@ class TestOperators:
 
         circuit_breakers.override(bank, "bank", BreakerMode.CLOSED, now=NOON)
         assert circuit_breakers.advance_due(bank, now=NOON) == {"bank": 3}
-        circuit_breakers.report(bank, "bank", 0, 100, now=NOON)
+        circuit_breakers.report_calls(bank, "bank", 0, 100, now=NOON)
 
         assert taken(bank, ids) == ids
         assert standing(bank).state is BreakerState.CLOSED

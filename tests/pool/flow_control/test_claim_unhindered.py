@@ -29,7 +29,7 @@ def taken(connection: Connection, ids: list[int], who: Claimer | None = None) ->
 
 
 def said(connection: Connection, **options: Any) -> None:
-    queue_settings.change(connection, "other", check_queue_options(options))
+    queue_settings.change_queue(connection, "other", check_queue_options(options))
 
 
 def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import order_and_limits
-from tasks_app.pool.flow_control.capacity import enter, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates
 from tasks_app.pool.flow_control.order_and_limits import find_clear_tasks, lock_gates, set_limit
 from tasks_app.pool.runs.claim import claim_clear
 from tasks_app.pool.runs.settle import settle_one
@@ -43,7 +43,7 @@ def shortly(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 def at_length(connection: Connection, ids: Sequence[int]) -> list[int]:
     found = order_and_limits.waiting(connection, ids)
-    enter(connection, found.gates)
+    insert_gates(connection, found.gates)
     connection.commit()
     return [task.task_id for task in let_pass(connection, found, claimer(), uuid4())[0]]
 
@@ -91,7 +91,7 @@ def test_it_lets_pass_only_what_the_long_way_would(connection: Connection, seed:
     clear = find_clear_tasks(connection, ids)
 
     found = order_and_limits.waiting(connection, sorted(clear))
-    rooms = rooms_of(connection, found.gates, found.limits)
+    rooms = capacities_of(connection, found.gates, found.limits)
     assert {*admit(found.waiting, rooms).ids} == clear - _without_gates(connection, clear)
     assert {*shortly(connection, ids)} == clear - _without_keys(connection, clear)
 
@@ -116,7 +116,7 @@ def test_of_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
     a, b = pair
     one = made(a, 1, order_key="k")[0]
     if known:
-        enter(a, [Gate(GateKind.ORDER, "k")])
+        insert_gates(a, [Gate(GateKind.ORDER, "k")])
         a.commit()
     assert first(a, [one]) == [one]
     other = made(b, 1, order_key="k")[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import FairLine
+from tasks_app.domain.flow_control.admission import FairQueueKey
 from tasks_app.pool.flow_control import fair_queues
 from tests.factory import pending_task
 from tests.pool.plans import prepared
@@ -18,8 +18,8 @@ BACKLOG = text("""
     INSERT INTO task_pending (name, fair_key, priority)
     SELECT 't', 'big', 5 FROM generate_series(1, :many)
 """)
-WANTED: Mapping[FairLine, int] = dict.fromkeys(
-    [FairLine("big", 5), FairLine("small", 5), FairLine("", 5)], 10
+WANTED: Mapping[FairQueueKey, int] = dict.fromkeys(
+    [FairQueueKey("big", 5), FairQueueKey("small", 5), FairQueueKey("", 5)], 10
 )
 
 
@@ -36,9 +36,9 @@ def backlog(connection: Connection) -> Connection:
 
 
 READ: dict[str, Callable[[Connection], Any]] = {
-    "lines": lambda c: fair_queues.lines(c, "default"),
-    "heads": lambda c: fair_queues.heads(c, "default", WANTED, {1: 0.0}),
-    "heads_locked": lambda c: fair_queues.heads(c, "default", WANTED, {}, lock=True),
+    "lines": lambda c: fair_queues.fair_lines(c, "default"),
+    "heads": lambda c: fair_queues.first_of_lines(c, "default", WANTED, {1: 0.0}),
+    "heads_locked": lambda c: fair_queues.first_of_lines(c, "default", WANTED, {}, lock=True),
 }
 
 
@@ -53,34 +53,34 @@ def test_a_backlog_is_not_read(backlog: Connection, name: str) -> None:
 
 
 def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
-    found, on = fair_queues.lines(backlog, "default")
+    found, on = fair_queues.fair_lines(backlog, "default")
 
     assert [line for line in found if line.key] == [
-        FairLine("big", 5),
-        FairLine("small", 0),
-        FairLine("small", 9),
+        FairQueueKey("big", 5),
+        FairQueueKey("small", 0),
+        FairQueueKey("small", 9),
     ]
     assert on == ""
 
 
 def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
-    found, _ = fair_queues.lines(backlog, "default")
-    heads = fair_queues.heads(backlog, "default", dict.fromkeys(found, 3), {})
+    found, _ = fair_queues.fair_lines(backlog, "default")
+    heads = fair_queues.first_of_lines(backlog, "default", dict.fromkeys(found, 3), {})
 
     ids = {line: [head.id for head in some] for line, some in heads.items()}
     assert {line: len(some) for line, some in ids.items()} == {
-        FairLine("big", 5): 3,
-        FairLine("small", 0): 1,
+        FairQueueKey("big", 5): 3,
+        FairQueueKey("small", 0): 1,
     }
-    assert ids[FairLine("big", 5)] == sorted(ids[FairLine("big", 5)])
+    assert ids[FairQueueKey("big", 5)] == sorted(ids[FairQueueKey("big", 5)])
 
 
 def test_what_is_disabled_or_expired_is_told(connection: Connection) -> None:
     disabled = pending_task(connection, fair_key="a", enabled=False)
 
-    heads = fair_queues.heads(connection, "default", {FairLine("a", 5): 3}, {})
+    heads = fair_queues.first_of_lines(connection, "default", {FairQueueKey("a", 5): 3}, {})
 
-    assert [(head.id, head.barred) for head in heads[FairLine("a", 5)]] == [(disabled, True)]
+    assert [(head.id, head.barred) for head in heads[FairQueueKey("a", 5)]] == [(disabled, True)]
 
 
 def test_a_key_is_kept_through_a_life(connection: Connection) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, limit_of
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import all_limits, drop_limit, set_limit
-from tasks_app.pool.flow_control.waiting_list import wake as wake_held
+from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, pending_task, row_of
@@ -27,14 +27,14 @@ def after(seconds: float) -> datetime:
 
 def passing(connection: Connection, ids: list[int], now: datetime) -> list[int]:
     found = order_and_limits.waiting(connection, ids, now=now)
-    enter(connection, found.gates)
+    insert_gates(connection, found.gates)
     return [t.task_id for t in let_pass(connection, found, claimer(), uuid4(), now=now)[0]]
 
 
 def wake(connection: Connection, now: datetime) -> list[int]:
-    limits = order_and_limits.limits_of(connection)
-    late = waiting_list.overdue(connection, 10, now=now)
-    rooms = rooms_of(connection, lock(connection, late), limits, now=now)
+    limits = order_and_limits.read_limits(connection)
+    late = waiting_list.overdue_gates(connection, 10, now=now)
+    rooms = capacities_of(connection, lock_buckets(connection, late), limits, now=now)
     return [task_id for _, task_id in wake_held(connection, rooms, limits, now=now)]
 
 
@@ -49,14 +49,14 @@ def test_a_bucket_lets_its_burst_pass_and_then_what_flows_in(connection: Connect
 
     assert passing(connection, ids, NOON) == ids[:4]
     assert row_of(connection, ids[4]).parked == "limit key k1"
-    assert waiting_list.next_look_in_s(connection, now=NOON) == pytest.approx(0.2)
+    assert waiting_list.next_gate_check_in_s(connection, now=NOON) == pytest.approx(0.2)
 
     assert wake(connection, after(0.1)) == []
     assert wake(connection, after(0.2)) == ids[4:6]
     assert passing(connection, ids, after(0.2)) == ids[4:6]
     assert wake(connection, after(9)) == ids[6:9]
     assert passing(connection, ids, after(9)) == ids[6:9]
-    assert waiting_list.next_look_in_s(connection, now=after(9)) is None
+    assert waiting_list.next_gate_check_in_s(connection, now=after(9)) is None
 
 
 def test_who_is_woken_has_the_better_priority_then_the_lower_id(connection: Connection) -> None:
@@ -105,11 +105,11 @@ def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
 ) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
-    enter(connection, [Gate(GateKind.ORDER, "gone")])
+    insert_gates(connection, [Gate(GateKind.ORDER, "gone")])
     passing(connection, [*keyed, *ordered], NOON)
 
     assert order_and_limits.prune_gates(connection, 10, now=after(60)) == 1
-    left = lock(connection, [GATE, Gate(GateKind.ORDER, "o"), Gate(GateKind.ORDER, "gone")])
+    left = lock_buckets(connection, [GATE, Gate(GateKind.ORDER, "o"), Gate(GateKind.ORDER, "gone")])
     assert list(left) == [GATE, Gate(GateKind.ORDER, "o")]
     assert order_and_limits.prune_gates(connection, 10, now=NOON + timedelta(days=400)) == 1
 
@@ -121,5 +121,5 @@ def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
 
     assert passing(connection, ids, NOON) == []
     assert row_of(connection, ids[0]).parked == "limit name t"
-    rooms = rooms_of(connection, [GATE], order_and_limits.limits_of(connection), now=NOON)
+    rooms = capacities_of(connection, [GATE], order_and_limits.read_limits(connection), now=NOON)
     assert rooms[GATE].tokens == 4

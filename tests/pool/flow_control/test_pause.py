@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.pool.flow_control.queue_settings import Pause, pause, paused, resume
+from tasks_app.pool.flow_control.queue_settings import Pause, find_pauses, pause, resume
 from tasks_app.pool.fragments.conditions import scan_position_values
 from tasks_app.pool.runs import claim as claims
 from tasks_app.pool.runs.claim import claim, claim_next
@@ -73,10 +73,10 @@ def test_a_pause_keeps_its_beginning_and_reason(connection: Connection) -> None:
     assert pause(connection, "mail", "provider\0 is down", now=NOON)
     assert not pause(connection, "mail", "another", now=LATER)
 
-    assert paused(connection) == [Pause("mail", NOON, "provider\ufffd is down")]
+    assert find_pauses(connection) == [Pause("mail", NOON, "provider\ufffd is down")]
     assert resume(connection, "mail") == ["mail"]
     assert resume(connection, "mail") == []
-    assert paused(connection) == []
+    assert find_pauses(connection) == []
 
 
 def test_resuming_one_queue_leaves_the_others_and_resuming_all_leaves_none(
@@ -86,7 +86,7 @@ def test_resuming_one_queue_leaves_the_others_and_resuming_all_leaves_none(
         pause(connection, queue)
 
     assert resume(connection, "a") == ["a"]
-    assert {row.queue for row in paused(connection)} == {"b", "*"}
+    assert {row.queue for row in find_pauses(connection)} == {"b", "*"}
     assert sorted(resume(connection, "*")) == ["*", "b"]
 
 
@@ -104,7 +104,10 @@ def test_stats_say_which_tasks_stand_still(connection: Connection) -> None:
 
     pause(connection, "mail")
 
-    assert {c.queue: c.paused for c in browse.stats(connection)} == {"mail": True, "default": False}
+    assert {c.queue: c.paused for c in browse.count_tasks(connection)} == {
+        "mail": True,
+        "default": False,
+    }
 
 
 def nodes(plan: dict[str, Any], below: str | None = None) -> Iterator[dict[str, Any]]:

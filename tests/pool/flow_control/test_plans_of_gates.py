@@ -90,7 +90,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         ).all(),
         GROUP,
     ),
-    "lock": (lambda c, n: capacity.lock(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "lock": (lambda c, n: capacity.lock_buckets(c, of(GateKind.ORDER, "k", n)), GROUP),
     "who runs of order keys": (
         lambda c, n: capacity._running(c, of(GateKind.ORDER, "k", n)),
         GROUP,
@@ -121,7 +121,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     "line": (lambda c, n: line(c, of(GateKind.ORDER, "k", n)), GROUP),
     "go on": (lambda c, n: go_on(c, of(GateKind.ORDER, "k", n)), GROUP),
-    "anybody waits": (lambda c, _: waiting_list.waited_for(c, []), GROUP),
+    "anybody waits": (lambda c, _: waiting_list.gates_with_waiters(c, []), GROUP),
     "waited for": (
         lambda c, n: c.execute(
             waiting_list._WAITING, {"gates": list(map(str, of(GateKind.ORDER, "k", n)))}
@@ -129,9 +129,12 @@ VERBS: dict[str, tuple[Verb, int]] = {
         GROUP,
     ),
     "sweep": (sweep_all, GROUP),
-    "passed by": (lambda c, n: order_and_limits.passed_by(c, IDS[:n]), GROUP),
-    "overdue": (waiting_list.overdue, GROUP),
-    "in front": (lambda c, _: order_and_limits.in_front(c, ["default", "q0"], NAMES), 1_100),
+    "passed by": (lambda c, n: order_and_limits.gates_of_tasks(c, IDS[:n]), GROUP),
+    "overdue": (waiting_list.overdue_gates, GROUP),
+    "in front": (
+        lambda c, _: order_and_limits.find_gated_tasks(c, ["default", "q0"], NAMES),
+        1_100,
+    ),
 }
 
 

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tasks_app.domain.queues import check_queue_options, parse_window
 from tasks_app.pool.dispatch.scan import check_idle
 from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.flow_control.queue_settings import pause, paused, resume, update_load_gates
-from tasks_app.pool.fragments.conditions import OPEN, standing_still
+from tasks_app.pool.flow_control.queue_settings import find_pauses, pause, resume, update_load_gates
+from tasks_app.pool.fragments.conditions import OPEN, stopped_queues
 from tasks_app.pool.runs.claim import claim, claim_next, claims_of
 from tasks_app.pool.tables import NOW
 from tests.domain.queues.windows import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
@@ -30,7 +30,7 @@ OPEN_AT = text(f"""
 
 
 def change(connection: Connection, queue: str = "q", **options: object) -> None:
-    queue_settings.change(connection, queue, check_queue_options(options))
+    queue_settings.change_queue(connection, queue, check_queue_options(options))
 
 
 def taken(connection: Connection, ids: list[int], now: datetime = NOON) -> list[int]:
@@ -46,9 +46,9 @@ class TestWindows:
         change(connection, "night", windows=["22:00-06:00"])
 
         late = NOON + 10 * HOUR
-        assert standing_still(connection, now=NOON) == {"night"}
-        assert standing_still(connection, now=late) == set()
-        assert standing_still(connection, now=NOON + 18 * HOUR) == {"night"}
+        assert stopped_queues(connection, now=NOON) == {"night"}
+        assert stopped_queues(connection, now=late) == set()
+        assert stopped_queues(connection, now=NOON + 18 * HOUR) == {"night"}
         assert taken(connection, [night]) == []
         found = claim_next(connection, ["night", "default"], 5, claimer(), uuid4(), now=NOON)
         assert [t.task_id for t in found] == [other]
@@ -57,16 +57,16 @@ class TestWindows:
     def test_a_queue_is_open_in_any_of_its_windows(self, connection: Connection) -> None:
         change(connection, windows=["01:00-02:00", "11:00-13:00", "mon 12:00-12:01"])
 
-        assert standing_still(connection, now=NOON) == set()
+        assert stopped_queues(connection, now=NOON) == set()
 
     def test_not_on_the_days_of_a_calendar(self, connection: Connection) -> None:
         queue_settings.set_calendar(connection, "de", [NOON.date()])
         change(connection, windows=["00:00-24:00 not on de"])
 
-        assert standing_still(connection, now=NOON) == {"q"}
-        assert standing_still(connection, now=NOON + 12 * HOUR) == set()
+        assert stopped_queues(connection, now=NOON) == {"q"}
+        assert stopped_queues(connection, now=NOON + 12 * HOUR) == set()
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
-        assert standing_still(connection, now=NOON) == set()
+        assert stopped_queues(connection, now=NOON) == set()
 
     def test_days_that_python_cannot_read_are_refused_by_the_table(
         self, connection: Connection
@@ -97,7 +97,7 @@ class TestWindows:
             queue_settings.set_calendar(connection, "off", [day])
             minutes = minutes_around(zone, day)
             for written in WRITTEN:
-                queue_settings.change(connection, "q", {"windows": (in_zone(written, zone),)})
+                queue_settings.change_queue(connection, "q", {"windows": (in_zone(written, zone),)})
                 rows = connection.execute(OPEN_AT, {"minutes": minutes})
                 found = {row.at: row.is_open for row in rows}
                 assert found == {at: brute_force(written, zone, at, {day}) for at in minutes}
@@ -107,7 +107,7 @@ class TestWindows:
         written = ["mon-fri 22:00-06:00 Europe/Berlin not on de", "sat,sun 00:00-24:00"]
         change(connection, windows=written)
 
-        (found,) = queue_settings.find(connection, now=NOON)
+        (found,) = queue_settings.find_queues(connection, now=NOON)
 
         assert set(found.windows) == set(map(parse_window, written))
         assert not found.is_open
@@ -118,7 +118,7 @@ class TestWindows:
         queue_settings.set_calendar(connection, "off", [today, today + timedelta(days=1)])
         change(connection, windows=["09:00-17:00 not on off"])
 
-        (found,) = queue_settings.find(connection, now=NOON)
+        (found,) = queue_settings.find_queues(connection, now=NOON)
 
         assert found.opens_at == NOON + timedelta(days=2) - 3 * HOUR
 
@@ -144,9 +144,9 @@ class TestPausesThatEnd:
         mail = pending_task(connection, queue="mail", now=NOON)
         pause(connection, "mail", resume_at=NOON + HOUR, now=NOON)
 
-        assert standing_still(connection, now=NOON) == {"mail"}
+        assert stopped_queues(connection, now=NOON) == {"mail"}
         assert taken(connection, [mail], NOON + HOUR - MINUTE) == []
-        assert paused(connection, now=NOON + HOUR) == []
+        assert find_pauses(connection, now=NOON + HOUR) == []
         assert resume(connection, "mail", now=NOON + HOUR) == []
         assert taken(connection, [mail], NOON + HOUR) == [mail]
 
@@ -155,7 +155,7 @@ class TestPausesThatEnd:
         assert not pause(connection, "mail", "two", now=NOON)
         assert pause(connection, "mail", "three", now=NOON + HOUR)
 
-        (found,) = paused(connection, now=NOON + 2 * HOUR)
+        (found,) = find_pauses(connection, now=NOON + 2 * HOUR)
         assert (found.reason, found.resume_at) == ("three", None)
 
 
@@ -183,7 +183,7 @@ class TestGates:
 
         assert update_load_gates(connection, now=NOON + MINUTE / 2) == {}
         assert update_load_gates(connection, now=NOON + MINUTE) == {"bulk": "waiting"}
-        assert standing_still(connection, now=NOON + MINUTE) == {"bulk"}
+        assert stopped_queues(connection, now=NOON + MINUTE) == {"bulk"}
 
     def test_what_stands_still_keeps_no_gate_shut(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m")
@@ -201,7 +201,7 @@ class TestGates:
 
         change(connection, "bulk", waiting_below=None)
 
-        assert standing_still(connection, now=NOON) == set()
+        assert stopped_queues(connection, now=NOON) == set()
         assert update_load_gates(connection, now=NOON) == {}
 
 
@@ -242,15 +242,15 @@ class TestDefaults:
 def test_what_is_not_said_stays_and_none_takes_back(connection: Connection) -> None:
     change(connection, windows=["01:00-02:00"], running_below=5, timeout=9)
     change(connection, waiting_below="30s")
-    (before,) = queue_settings.find(connection)
+    (before,) = queue_settings.find_queues(connection)
     change(connection, windows=None, running_below=None, waiting_below=None)
-    (after,) = queue_settings.find(connection)
+    (after,) = queue_settings.find_queues(connection)
     change(connection, timeout=None)
 
     assert (before.running_below, before.waiting_below) == (5, timedelta(seconds=30))
     assert before.windows
     assert (after.windows, after.gate, after.defaults) == ((), "", {"timeout_ms": 9_000})
-    assert queue_settings.find(connection) == []
+    assert queue_settings.find_queues(connection) == []
 
 
 def test_an_idle_scanner_sees_nothing_in_queues_that_stand_still(connection: Connection) -> None:
@@ -271,9 +271,11 @@ def test_two_who_change_one_queue_follow_one_another(engine: Engine) -> None:
     """The first leaves no row behind, which the second waited for."""
     four = {"max_attempts": 4}
     with two(engine) as (first, second):
-        queue_settings.change(first, "mail", {})
-        waits = Blocked(engine, second, first, lambda c: queue_settings.change(c, "mail", four))
+        queue_settings.change_queue(first, "mail", {})
+        waits = Blocked(
+            engine, second, first, lambda c: queue_settings.change_queue(c, "mail", four)
+        )
         first.commit()
         waits.result()
         second.commit()
-        assert [queue.max_attempts for queue in queue_settings.find(second)] == [4]
+        assert [queue.max_attempts for queue in queue_settings.find_queues(second)] == [4]

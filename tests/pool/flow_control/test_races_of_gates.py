@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import set_limit
-from tasks_app.pool.flow_control.waiting_list import wake as wake_held
+from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
@@ -41,7 +41,7 @@ def made(connection: Connection, *keys: str, **options) -> list[int]:
 def passing(connection: Connection, ids: Sequence[int]):
     """What passes; the locks are held until the transaction ends."""
     found = order_and_limits.waiting(connection, ids)
-    enter(connection, found.gates)
+    insert_gates(connection, found.gates)
     connection.commit()
     return let_pass(connection, found, claimer(), uuid4())[0]
 
@@ -52,9 +52,9 @@ def passed(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 def wake(connection: Connection, *some: Gate) -> list[int]:
     """What the end of runs behind these gates wakes."""
-    waited = waiting_list.waited_for(connection, some)
-    limits = order_and_limits.limits_of(connection)
-    rooms = rooms_of(connection, lock(connection, waited), limits)
+    waited = waiting_list.gates_with_waiters(connection, some)
+    limits = order_and_limits.read_limits(connection)
+    rooms = capacities_of(connection, lock_buckets(connection, waited), limits)
     woken = wake_held(connection, rooms, limits)
     connection.commit()
     return [task_id for _, task_id in woken]
@@ -127,7 +127,7 @@ def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
 ) -> None:
     a, b = pair
     ids = made(a, "y", "x")
-    enter(a, [Gate(GateKind.ORDER, key) for key in "xy"])
+    insert_gates(a, [Gate(GateKind.ORDER, key) for key in "xy"])
     a.commit()
     one = "SELECT gate FROM task_gate WHERE gate = 'order {}' FOR UPDATE SKIP LOCKED"
     a.exec_driver_sql(one.format("x"))

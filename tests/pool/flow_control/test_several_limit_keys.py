@@ -13,9 +13,9 @@ from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, limit_of
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import set_limit
-from tasks_app.pool.flow_control.waiting_list import wake as wake_held
+from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
 from tasks_app.pool.runs.leases import release, rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
@@ -49,7 +49,7 @@ def made(connection: Connection, *keys: str | Sequence[str]) -> list[int]:
 
 def passing(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
     found = order_and_limits.waiting(connection, ids)
-    enter(connection, found.gates)
+    insert_gates(connection, found.gates)
     connection.commit()
     return let_pass(connection, found, claimer(), uuid4())[0]
 
@@ -59,14 +59,14 @@ def passed(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def wake(connection: Connection, some: Sequence[Gate]) -> list[int]:
-    limits = order_and_limits.limits_of(connection)
-    waited = waiting_list.waited_for(connection, some)
-    rooms = rooms_of(connection, lock(connection, waited), limits)
+    limits = order_and_limits.read_limits(connection)
+    waited = waiting_list.gates_with_waiters(connection, some)
+    rooms = capacities_of(connection, lock_buckets(connection, waited), limits)
     return [task_id for _, task_id in wake_held(connection, rooms, limits)]
 
 
 def running(connection: Connection) -> list[int]:
-    rooms = rooms_of(connection, [BANK, TENANT], order_and_limits.limits_of(connection))
+    rooms = capacities_of(connection, [BANK, TENANT], order_and_limits.read_limits(connection))
     return [rooms[BANK].running, rooms[TENANT].running]
 
 
@@ -139,7 +139,7 @@ def test_however_a_run_ends_all_of_its_places_are_free(connection: Connection, e
     ENDS[end](connection, task)
 
     assert running(connection) == [0, 0]
-    gates = order_and_limits.passed_by(connection, [first])
+    gates = order_and_limits.gates_of_tasks(connection, [first])
     assert set(gates) == {BANK, TENANT}
     assert sorted(wake(connection, gates)) == others
     assert passed(connection, others) == others
@@ -166,7 +166,7 @@ def test_a_start_takes_a_token_of_each_key_or_of_none(connection: Connection) ->
 
     assert passed(connection, ids) == ids[:2]
 
-    rooms = rooms_of(connection, [BANK, TENANT], order_and_limits.limits_of(connection))
+    rooms = capacities_of(connection, [BANK, TENANT], order_and_limits.read_limits(connection))
     assert [int(rooms[gate].tokens) for gate in (BANK, TENANT)] == [3, 0]
 
 

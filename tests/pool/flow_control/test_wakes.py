@@ -21,7 +21,7 @@ from tasks_app.pool.flow_control import (
     queue_settings,
     waiting_list,
 )
-from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.runs.settle import settle_one
@@ -35,7 +35,7 @@ CLAIMER = claimer("t", "bank.pay")
 
 
 def shut(connection: Connection) -> None:
-    queue_settings.change(connection, "a", {"windows": (parse_window("22:00-06:00"),)})
+    queue_settings.change_queue(connection, "a", {"windows": (parse_window("22:00-06:00"),)})
 
 
 def broken(connection: Connection) -> None:
@@ -63,7 +63,7 @@ def made(connection: Connection, number: int, name: str = "t", **options: Any) -
 
 def passing(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
     found = order_and_limits.waiting(connection, ids, now=now)
-    enter(connection, found.gates)
+    insert_gates(connection, found.gates)
     return let_pass(connection, found, CLAIMER, uuid4(), now=now)[0]
 
 
@@ -76,9 +76,11 @@ def ended(connection: Connection, run: ClaimedTask, now: datetime = NOON) -> lis
 def woken(
     connection: Connection, most: dict[Gate, int] | None = None, now: datetime = NOON
 ) -> list[int]:
-    limits = order_and_limits.limits_of(connection)
-    rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=now)
-    return [task_id for _, task_id in waiting_list.wake(connection, rooms, limits, most, now=now)]
+    limits = order_and_limits.read_limits(connection)
+    rooms = capacities_of(connection, lock_buckets(connection, [KEY]), limits, now=now)
+    return [
+        task_id for _, task_id in waiting_list.wake_tasks(connection, rooms, limits, most, now=now)
+    ]
 
 
 def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
@@ -180,9 +182,9 @@ def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
     assert look_at == until
     assert passing(connection, behind, now=until) == []  # it is held until it is looked at
     order = Gate(GateKind.ORDER, "k")
-    rooms = rooms_of(connection, [order], order_and_limits.limits_of(connection), now=until)
-    assert waiting_list.wake(
-        connection, rooms, order_and_limits.limits_of(connection), now=until
+    rooms = capacities_of(connection, [order], order_and_limits.read_limits(connection), now=until)
+    assert waiting_list.wake_tasks(
+        connection, rooms, order_and_limits.read_limits(connection), now=until
     ) == [("default", behind)]
 
 

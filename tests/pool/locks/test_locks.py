@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.locks import Ask, Granted, Obstacle, parts_of
+from tasks_app.domain.locks import GrantedLocks, LockRequest, Obstacle, lock_parts
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
+from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, insert_resources, would_be_denied
 from tasks_app.pool.locks.holders import (
     FORGET_AFTER,
     GONE_FOR,
@@ -35,24 +35,24 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def ask_of(who: str = "w", run: Fence | None = None, **group: Any) -> Ask:
-    return Ask(uuid4(), parts_of(**group), who, LEASE, run)
+def ask_of(who: str = "w", run: Fence | None = None, **group: Any) -> LockRequest:
+    return LockRequest(uuid4(), lock_parts(**group), who, LEASE, run)
 
 
-def asked(c: Connection, ask: Ask, seconds: float = 0, *, waits: bool = False) -> Any:
-    open_up(c, ask)
+def asked(c: Connection, ask: LockRequest, seconds: float = 0, *, waits: bool = False) -> Any:
+    insert_resources(c, ask)
     return acquire(c, ask, waits=waits, now=at(seconds))
 
 
-def granted(c: Connection, who: str = "w", seconds: float = 0, **group: Any) -> Ask:
+def granted(c: Connection, who: str = "w", seconds: float = 0, **group: Any) -> LockRequest:
     ask = ask_of(who, **group)
-    assert isinstance(asked(c, ask, seconds), Granted)
+    assert isinstance(asked(c, ask, seconds), GrantedLocks)
     return ask
 
 
 def denied(c: Connection, seconds: float = 0, **group: Any) -> tuple[Obstacle, ...]:
     answer = asked(c, ask_of("late", **group), seconds)
-    assert not isinstance(answer, Granted)
+    assert not isinstance(answer, GrantedLocks)
     return answer
 
 
@@ -77,7 +77,7 @@ def test_two_get_along_if_both_share_or_both_count(
 
     answer = asked(connection, ask_of(**other))
 
-    assert isinstance(answer, Granted) == (one == other and "exclusive" not in one)
+    assert isinstance(answer, GrantedLocks) == (one == other and "exclusive" not in one)
 
 
 def test_so_many_count_and_no_more(connection: Connection) -> None:
@@ -192,15 +192,15 @@ class TestTheLine:
         held = granted(connection, shared="r")
         writer, reader = ask_of("writer", exclusive="r"), ask_of("reader", shared="r")
 
-        assert not isinstance(asked(connection, writer, 1, waits=True), Granted)
+        assert not isinstance(asked(connection, writer, 1, waits=True), GrantedLocks)
         (obstacle,) = asked(connection, reader, 2, waits=True)
         release(connection, held.token)
 
         assert str(obstacle) == "r is waited for by writer, exclusive"
-        assert is_hindered(connection, reader, now=at(3))
-        assert isinstance(asked(connection, writer, 3, waits=True), Granted)
+        assert would_be_denied(connection, reader, now=at(3))
+        assert isinstance(asked(connection, writer, 3, waits=True), GrantedLocks)
         release(connection, writer.token)
-        assert isinstance(asked(connection, reader, 4, waits=True), Granted)
+        assert isinstance(asked(connection, reader, 4, waits=True), GrantedLocks)
 
     def test_readers_who_come_and_go_do_not_pass_a_writer_who_waits(
         self, connection: Connection
@@ -230,10 +230,10 @@ class TestTheLine:
         asked(connection, second, 4, waits=True)
         release(connection, held.token)
 
-        assert is_hindered(connection, second, now=at(4))
-        assert not is_hindered(connection, second, now=at(0) + WAIT_LEASE)
+        assert would_be_denied(connection, second, now=at(4))
+        assert not would_be_denied(connection, second, now=at(0) + WAIT_LEASE)
         renew(connection, [first.token], WAIT_LEASE, now=at(4))
-        assert is_hindered(connection, second, now=at(8))
+        assert would_be_denied(connection, second, now=at(8))
 
     def test_who_comes_back_after_all_goes_on_in_his_place(self, connection: Connection) -> None:
         held = granted(connection, exclusive="r")
@@ -241,11 +241,11 @@ class TestTheLine:
         asked(connection, first, 0, waits=True)
         asked(connection, second, 6, waits=True)
         release(connection, held.token)
-        assert isinstance(asked(connection, second, 7, waits=True), Granted)
+        assert isinstance(asked(connection, second, 7, waits=True), GrantedLocks)
 
-        assert not isinstance(asked(connection, first, 8, waits=True), Granted)
+        assert not isinstance(asked(connection, first, 8, waits=True), GrantedLocks)
         release(connection, second.token)
-        assert isinstance(asked(connection, first, 9, waits=True), Granted)
+        assert isinstance(asked(connection, first, 9, waits=True), GrantedLocks)
 
     def test_a_wait_is_written_down_where_somebody_was_in_the_way(
         self, connection: Connection
@@ -274,7 +274,7 @@ class TestRunsOfTasks:
     def test_the_locks_of_a_run_end_with_it(self, connection: Connection) -> None:
         task = claimed_task(connection)
         ask = ask_of("t", task.fence, exclusive="r")
-        assert isinstance(asked(connection, ask), Granted)
+        assert isinstance(asked(connection, ask), GrantedLocks)
         assert denied(connection, 1, exclusive="r")
 
         settle_one(connection, ending(task, Event.RELEASE))
@@ -293,10 +293,12 @@ class TestRunsOfTasks:
 
     def test_what_a_run_holds_is_not_in_its_own_way(self, connection: Connection) -> None:
         one, other = claimed_task(connection), claimed_task(connection)
-        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), Granted)
+        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), GrantedLocks)
 
-        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), Granted)
-        assert not isinstance(asked(connection, ask_of("t", other.fence, exclusive="r")), Granted)
+        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), GrantedLocks)
+        assert not isinstance(
+            asked(connection, ask_of("t", other.fence, exclusive="r")), GrantedLocks
+        )
 
     def test_its_denials_are_one_line_however_often(self, connection: Connection) -> None:
         task = claimed_task(connection)
@@ -344,10 +346,10 @@ class TestPruning:
 
     def test_a_resource_that_was_granted_meanwhile_stays(self, engine: Engine) -> None:
         with two(engine) as (one, other):
-            open_up(one, ask_of(exclusive="r"))
+            insert_resources(one, ask_of(exclusive="r"))
             one.execute(text("UPDATE task_lock SET used_at = now() - interval '30 d'"))
             one.commit()
-            assert isinstance(acquire(one, ask_of(exclusive="r")), Granted)
+            assert isinstance(acquire(one, ask_of(exclusive="r")), GrantedLocks)
 
             assert prune_locks(other, 100) == 0
             other.commit()

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.locks import Ask, Granted, parts_of
-from tasks_app.pool.locks.acquire import acquire, acquire_at_once, open_up
+from tasks_app.domain.locks import GrantedLocks, LockRequest, lock_parts
+from tasks_app.pool.locks.acquire import acquire, acquire_at_once, insert_resources
 from tasks_app.pool.locks.holders import guard, release, release_now, renew
 from tests.pool.interleave import blocked, two
 
@@ -21,31 +21,31 @@ LEASE = timedelta(seconds=30)
 @pytest.fixture
 def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
     with engine.begin() as connection:
-        open_up(connection, ask_of(exclusive=["a", "b"]))
+        insert_resources(connection, ask_of(exclusive=["a", "b"]))
     with two(engine) as both:
         yield both
 
 
-def ask_of(lease: timedelta = LEASE, **group: Any) -> Ask:
-    return Ask(uuid4(), parts_of(**group), "w", lease)
+def ask_of(lease: timedelta = LEASE, **group: Any) -> LockRequest:
+    return LockRequest(uuid4(), lock_parts(**group), "w", lease)
 
 
-def held(connection: Connection, *, over: bool = False) -> Ask:
+def held(connection: Connection, *, over: bool = False) -> LockRequest:
     """A committed lock on a; ``over``: beyond its lease."""
     ask = ask_of(timedelta(0) if over else LEASE, exclusive="a")
-    assert isinstance(acquire(connection, ask), Granted)
+    assert isinstance(acquire(connection, ask), GrantedLocks)
     connection.commit()
     return ask
 
 
 def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pair: tuple) -> None:
     one, other = pair
-    assert isinstance(acquire(one, ask_of(exclusive=["a", "b"])), Granted)
+    assert isinstance(acquire(one, ask_of(exclusive=["a", "b"])), GrantedLocks)
 
     second = blocked(engine, other, one, lambda c: acquire(c, ask_of(exclusive=["b"])))
     one.commit()
 
-    assert not isinstance(second.result(), Granted)
+    assert not isinstance(second.result(), GrantedLocks)
 
 
 @pytest.mark.parametrize("first", ["takes", "stands in line"])
@@ -68,16 +68,16 @@ def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
     assert second.result() is None
     other.commit()
     assert acquire_at_once(other, ask) not in (None, ())
-    assert not isinstance(acquire_at_once(other, ask), Granted)
+    assert not isinstance(acquire_at_once(other, ask), GrantedLocks)
 
 
 def test_what_is_free_is_taken_at_once_and_what_is_over_is_not(pair: tuple) -> None:
     one, other = pair
-    assert isinstance(acquire_at_once(one, ask_of(timedelta(0), exclusive="a")), Granted)
+    assert isinstance(acquire_at_once(one, ask_of(timedelta(0), exclusive="a")), GrantedLocks)
     one.commit()
 
     assert acquire_at_once(other, ask_of(exclusive="a")) is None
-    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
 def test_only_a_grant_waits_for_the_disk(pair: tuple) -> None:
@@ -86,7 +86,7 @@ def test_only_a_grant_waits_for_the_disk(pair: tuple) -> None:
     flushed = text("SELECT current_setting('synchronous_commit')")
     ask = ask_of(exclusive="a")
 
-    assert isinstance(acquire_at_once(one, ask), Granted)
+    assert isinstance(acquire_at_once(one, ask), GrantedLocks)
     assert one.execute(flushed).scalar() == "on"
     one.commit()
     acquire_at_once(other, ask_of(exclusive="a"), waits=True)
@@ -111,7 +111,7 @@ def test_groups_that_overlap_crosswise_are_locked_in_one_order(engine: Engine, p
     with engine.connect() as third:
         free = text("SELECT 1 FROM task_lock WHERE resource = 'b' FOR UPDATE NOWAIT")
         one.rollback()
-        assert isinstance(second.result(), Granted)
+        assert isinstance(second.result(), GrantedLocks)
         other.rollback()
         assert third.execute(free).scalar() == 1
 
@@ -121,16 +121,16 @@ def test_a_renewal_is_open_then_nobody_takes_the_lock_over(pair: tuple) -> None:
     ask = held(one, over=True)
     renew(one, [ask.token], LEASE)
 
-    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     other.commit()
     one.commit()
-    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
 def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
-    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
     renew(one, [ask.token], LEASE)
     one.commit()
@@ -170,7 +170,7 @@ def test_under_an_open_guard_nobody_takes_over_and_renewals_go_on(
     ask = held(one, over=True)
     assert guard(one, ask.token)
 
-    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     other.commit()
     with engine.begin() as housekeeper:
         housekeeper.execute(text("SET LOCAL lock_timeout = '1s'"))
@@ -180,7 +180,7 @@ def test_under_an_open_guard_nobody_takes_over_and_renewals_go_on(
         ).scalar()
         renew(housekeeper, [ask.token], timedelta(0))
     one.commit()
-    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
 def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tuple) -> None:
@@ -188,12 +188,12 @@ def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tup
     ask = held(one, over=True)
     release(one, ask.token)
 
-    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     other.commit()
     assert not renew(other, [ask.token], LEASE)
     other.commit()
     one.commit()
-    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
 def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
@@ -202,16 +202,18 @@ def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
     release(one, ask.token)
     one.rollback()
 
-    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     assert guard(one, ask.token)
 
 
 def test_two_open_up_the_same_resources_in_any_order(engine: Engine, pair: tuple) -> None:
     one, other = pair
-    open_up(one, ask_of(exclusive=["new", "a", "newer"]))
+    insert_resources(one, ask_of(exclusive=["new", "a", "newer"]))
 
-    second = blocked(engine, other, one, lambda c: open_up(c, ask_of(shared=["newer", "new"])))
+    second = blocked(
+        engine, other, one, lambda c: insert_resources(c, ask_of(shared=["newer", "new"]))
+    )
     one.commit()
 
     second.result()
-    assert isinstance(acquire(other, ask_of(exclusive=["new", "newer"])), Granted)
+    assert isinstance(acquire(other, ask_of(exclusive=["new", "newer"])), GrantedLocks)

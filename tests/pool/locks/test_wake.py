@@ -9,13 +9,13 @@ from uuid import uuid4
 from psycopg import Connection as Psycopg
 from sqlalchemy import Connection, Engine, create_engine
 
-from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.domain.locks import GrantedLocks, LockRequest, lock_parts
 from tasks_app.pool.locks.acquire import (
     WAIT_LEASE,
     acquire,
+    insert_resources,
     listen_for_wake_ups,
     notify_next,
-    open_up,
     read_wake_ups,
 )
 from tasks_app.pool.locks.holders import release
@@ -24,16 +24,16 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
 
 
-def asked(c: Connection, seconds: float = 0, *, waits: bool = True, **group: Any) -> Ask:
+def asked(c: Connection, seconds: float = 0, *, waits: bool = True, **group: Any) -> LockRequest:
     """Ask for a group; whoever does not get it stands in line."""
-    ask = Ask(uuid4(), parts_of(**group), "w", LEASE)
-    open_up(c, ask)
+    ask = LockRequest(uuid4(), lock_parts(**group), "w", LEASE)
+    insert_resources(c, ask)
     answer = acquire(c, ask, waits=waits, now=NOW + timedelta(seconds=seconds))
-    assert isinstance(answer, Granted) is not waits
+    assert isinstance(answer, GrantedLocks) is not waits
     return ask
 
 
-def held(c: Connection, **group: Any) -> Ask:
+def held(c: Connection, **group: Any) -> LockRequest:
     return asked(c, waits=False, **group)
 
 

@@ -18,13 +18,13 @@ from tasks_app.domain.explain.explanation import RULES, Explanation, explain, wh
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease, set_aside
 from tasks_app.pool.flow_control import order_and_limits, queue_settings
-from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.acquire import acquire, insert_resources
 from tasks_app.pool.locks.holders import release
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, leases, settle
@@ -55,15 +55,15 @@ def subjects(connection: Connection, task_id: int, now: datetime = NOON) -> list
 
 def a_child(connection: Connection, owner: str = "w1", now: datetime = NOON, **given: object):
     known = {"queues": ["default"], "handlers": ["t"], "node": "celery@host", **given}
-    heartbeats.beat(connection, owner=owner, now=now, **known)
+    heartbeats.write_heartbeat(connection, owner=owner, now=now, **known)
 
 
 def a_scan(connection: Connection, now: datetime = NOON, **depths: int) -> None:
     token = uuid4()
-    leader_lease.hold(
+    leader_lease.acquire_lease(
         connection, "scan", holder="beat h:1", token=token, rank=2, ttl=LEASE, now=now
     )
-    leader_lease.done(connection, "scan", token, LEASE, depths, now=now)
+    leader_lease.record_duty(connection, "scan", token, LEASE, depths, now=now)
 
 
 @pytest.fixture
@@ -476,8 +476,8 @@ class TestWaiting:
     def test_messages_that_do_not_go_out(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
         why = "The broker did not take a message (ConnectionRefusedError)"
-        leader_lease.refused(healthy, "scan", "Another reason", now=NOON - HOUR)
-        leader_lease.refused(healthy, "scan", why, now=NOON)
+        leader_lease.record_refusal(healthy, "scan", "Another reason", now=NOON - HOUR)
+        leader_lease.record_refusal(healthy, "scan", why, now=NOON)
 
         said = ask(healthy, task_id)
 
@@ -490,15 +490,15 @@ class TestWaiting:
 
     def test_messages_that_go_out_again(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        leader_lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)
-        leader_lease.taken(healthy, "scan")
+        leader_lease.record_refusal(healthy, "scan", "It is away", now=NOON - HOUR)
+        leader_lease.clear_refusal(healthy, "scan")
 
         assert subjects(healthy, task_id) == ["in line"]
 
     def test_nobody_says_of_the_broker_what_was_long_ago(self, connection: Connection) -> None:
         a_child(connection)
         a_scan(connection, now=NOON - HOUR)
-        leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+        leader_lease.record_refusal(connection, "scan", "It is away", now=NOON - HOUR)
         task_id = waits(connection, HOUR)
 
         assert answer(connection, task_id).subject == "no scan"
@@ -521,7 +521,7 @@ class TestWaiting:
         """As ``tasks-app work`` does, which needs no scan."""
         a_child(connection)
         task_id = waits(connection, HOUR)
-        set_aside.park(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
+        set_aside.park_tasks(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
 
         assert subjects(connection, task_id) == ["parked"]
         a_child(connection, now=NOON + HOUR)
@@ -533,7 +533,7 @@ class TestDue:
 
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
-        set_aside.park(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
+        set_aside.park_tasks(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
 
         assert subjects(healthy, task_id) == ["parked"]
         assert answer(healthy, task_id).fact == (
@@ -673,16 +673,16 @@ def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
 
 
 class TestLocks:
-    def denied(self, connection: Connection, *, times: int = 1) -> tuple[int, Ask]:
+    def denied(self, connection: Connection, *, times: int = 1) -> tuple[int, LockRequest]:
         """A task that was snoozed after a denial, and who was in its way."""
-        holder = Ask(uuid4(), parts_of("account:7"), "teller", LEASE)
-        open_up(connection, holder)
+        holder = LockRequest(uuid4(), lock_parts("account:7"), "teller", LEASE)
+        insert_resources(connection, holder)
         acquire(connection, holder, now=NOON - timedelta(seconds=25))
         task_id = pending_task(connection, now=NOON - HOUR)
         for number in range(times, 0, -1):
             now = NOON - number * timedelta(seconds=10)
             task = claimed_task(connection, task_id, now=now)
-            ask = Ask(uuid4(), parts_of("account:7"), "t", LEASE, task.fence)
+            ask = LockRequest(uuid4(), lock_parts("account:7"), "t", LEASE, task.fence)
             acquire(connection, ask, now=now)
             snoozed = ending(task, Event.SNOOZE, wait=timedelta(seconds=5))
             settle.settle_one(connection, snoozed, now=now)
@@ -751,7 +751,7 @@ class TestGates:
 def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
     """As :func:`ask`, with what is said of the task's queue."""
     facts = read_facts(connection, task_id, lease=LEASE, late_after=MINUTE, now=now)
-    (queue,) = queue_settings.find(connection, now=now)
+    (queue,) = queue_settings.find_queues(connection, now=now)
     return explain(replace(facts, queue=queue))
 
 
@@ -771,7 +771,7 @@ class TestQueues:
 
     def test_closed(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        queue_settings.change(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
+        queue_settings.change_queue(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
 
         said = ask_of_queue(healthy, task_id).findings
 
@@ -787,7 +787,7 @@ class TestQueues:
         task_id = waits(healthy)
         days = [NOON.date() + timedelta(days=n) for n in range(-5, 500)]
         queue_settings.set_calendar(healthy, "off", days)
-        queue_settings.change(
+        queue_settings.change_queue(
             healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)}
         )
 
@@ -799,7 +799,7 @@ class TestQueues:
     def test_gate(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         waits(healthy, queue="other", ago=HOUR)
-        queue_settings.change(healthy, "default", {"waiting_below": MINUTE})
+        queue_settings.change_queue(healthy, "default", {"waiting_below": MINUTE})
         queue_settings.update_load_gates(healthy, now=NOON)
 
         said = ask_of_queue(healthy, task_id).findings
@@ -867,13 +867,13 @@ def limited(connection: Connection) -> int:
 
 def set_aside_before(connection: Connection) -> int:
     task_id = waits(connection)
-    set_aside.park(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
+    set_aside.park_tasks(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
     return task_id
 
 
 def refused_long_ago(connection: Connection) -> int:
     """What was noted when Celery ran here tells nothing of tasks that need no broker."""
-    leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+    leader_lease.record_refusal(connection, "scan", "It is away", now=NOON - HOUR)
     return waits(connection)
 
 
@@ -913,7 +913,7 @@ SITUATIONS: dict[str, tuple[Callable[[Connection], int], str]] = {
 
 def of_work(connection: Connection) -> None:
     a_child(connection, node="host")
-    leader_lease.mark(connection, "scan", "work w1", now=NOON)
+    leader_lease.record_duty_without_lease(connection, "scan", "work w1", now=NOON)
 
 
 def of_celery(connection: Connection) -> None:

@@ -25,7 +25,7 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.large_values.store import RESULT, LargePayload
-from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.domain.locks import GrantedLocks, LockRequest, lock_parts
 from tasks_app.domain.partition.keys import KeyType, ranges_between
 from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Status
 from tasks_app.domain.tasks.run import Cause
@@ -36,7 +36,7 @@ from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.dispatch import leader_lease, scan
 from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.acquire import acquire, insert_resources
 from tasks_app.pool.locks.holders import guard, release, renew
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
@@ -45,7 +45,7 @@ from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tasks import browse, unique_keys
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
-from tasks_app.pool.tasks.large_values import keep
+from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.groups import extend_group
 from tests.factory import a_row, claimed_task, ending, pending_task
 from tests.servers import named
@@ -96,12 +96,12 @@ class Rows:
 def run(connection: Connection, rows: Rows) -> None:
     """All that a worker's child does in a life."""
     check_schema(connection)
-    heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
-    scan.due(connection, {"default": 10})
+    heartbeats.write_heartbeat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    scan.find_due(connection, {"default": 10})
     task = claimed_task(connection, rows.waiting)
-    keep(connection, LARGE, task.task_id, RESULT)
+    write_value(connection, LARGE, task.task_id, RESULT)
     settle.settle_group(connection, [ending(task)])
-    leader_lease.hold(
+    leader_lease.acquire_lease(
         connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1)
     )
     leases.rescue_expired(connection, lease=timedelta(0), max_crashes=1)
@@ -110,19 +110,21 @@ def run(connection: Connection, rows: Rows) -> None:
 def look(connection: Connection, rows: Rows) -> None:
     """All that somebody looks at."""
     assert browse.get(connection, rows.waiting)
-    assert browse.find(connection)
-    browse.attempts(connection, rows.failed)
-    browse.stats(connection)
-    heartbeats.live(connection, timedelta(seconds=1))
-    queue_settings.paused(connection)
+    assert browse.find_tasks(connection)
+    browse.failed_attempts(connection, rows.failed)
+    browse.count_tasks(connection)
+    heartbeats.live_workers(connection, timedelta(seconds=1))
+    queue_settings.find_pauses(connection)
     assert explain_task(connection, rows.waiting).known
 
 
 def lock_something(connection: Connection, _: Rows) -> None:
     """All that somebody does who holds one."""
-    ask = Ask(uuid4(), parts_of(exclusive="a", counted={"b": 2}), "w", timedelta(seconds=1))
-    open_up(connection, ask)
-    assert isinstance(acquire(connection, ask), Granted)
+    ask = LockRequest(
+        uuid4(), lock_parts(exclusive="a", counted={"b": 2}), "w", timedelta(seconds=1)
+    )
+    insert_resources(connection, ask)
+    assert isinstance(acquire(connection, ask), GrantedLocks)
     acquire(connection, replace(ask, token=uuid4()), waits=True)
     acquire(connection, replace(ask, token=uuid4()))
     renew(connection, [ask.token], timedelta(0))

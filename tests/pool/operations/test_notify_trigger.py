@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_task, create_tasks
 from tasks_app.pool.dispatch import notifications
-from tasks_app.pool.dispatch.notifications import listen, received
+from tasks_app.pool.dispatch.notifications import listen, received_queues
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.notify import dedicated_connection
@@ -42,7 +42,7 @@ def told(ear: Connection, queues: set[str]) -> Iterator[None]:
     """These queues are told of, and before them no other: notices come in order of commits."""
     yield
     heard: set[str] = set()
-    until(lambda: heard.update(received(ear)) or heard >= queues)
+    until(lambda: heard.update(received_queues(ear)) or heard >= queues)
     assert heard == queues
 
 
@@ -54,7 +54,7 @@ def test_it_tells_of_tasks_that_sql_creates(engine: Engine, ear: Connection) -> 
             text("SELECT task_create('t', queue => 'mail') FROM generate_series(1, 3)")
         )
         ear.execute(text("SELECT 1"))
-        assert received(ear) == set()
+        assert received_queues(ear) == set()
 
 
 @pytest.mark.usefixtures("trigger")

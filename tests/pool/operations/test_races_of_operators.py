@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.queue_settings import pause, resume
 from tasks_app.pool.runs.leases import release, renew, rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
@@ -206,7 +206,7 @@ def test_two_sweeps_and_a_park_meet_and_the_task_is_moved_once(pair: Pair) -> No
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
 
     assert sweep(b, [task_id]) == {}
-    park(b, [task_id], unknown("late"), SOON)
+    park_tasks(b, [task_id], unknown("late"), SOON)
     b.commit()
     a.commit()
 
@@ -218,7 +218,7 @@ def test_a_park_is_open_then_the_sweep_passes_by_and_cancel_waits(
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
-    park(a, [task_id], unknown("late"), SOON)
+    park_tasks(a, [task_id], unknown("late"), SOON)
 
     assert sweep(b, [task_id]) == {}
     waiting = blocked(engine, b, a, lambda c: cancel(c, task_id))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.operations import WAITING, Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.cancel import Cancelled, cancel
@@ -41,7 +41,7 @@ def do(connection: Connection, action: BulkAction, task_id: int) -> list[int]:
 
 
 def found(connection: Connection) -> list[int]:
-    return [i for rows in due(connection, {"default": 10}) for i in rows.ids]
+    return [i for rows in find_due(connection, {"default": 10}) for i in rows.ids]
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -98,7 +98,7 @@ def test_it_says_what_is_encrypted(connection: Connection) -> None:
 
 
 def test_it_says_what_is_exported(connection: Connection) -> None:
-    (row,) = transfer.leaving(connection, [pending_task(connection)])
+    (row,) = transfer.export_rows(connection, [pending_task(connection)])
     of_pending = {value.column for value in USER_VALUES if value.table == "task_pending"}
 
     exported = {value.name for value in USER_VALUES if value.exported}

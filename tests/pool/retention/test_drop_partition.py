@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool import retention
 from tasks_app.pool.retention import Mark
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.browse import attempts, get
+from tasks_app.pool.tasks.browse import failed_attempts, get
 from tests.factory import claimed_task, count, ending
 from tests.pool.interleave import Blocked, blocked, two
 from tests.pool.old_days import DAY, NAME, NOON, ONE, day_of, drop_old_days, finished, old_day
@@ -40,14 +40,14 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
     detached = day_of(connection)
     assert (detached.attached, detached.mark.detached) == (False, True)
     assert get(connection, gone) is None
-    assert attempts(connection, gone)
+    assert failed_attempts(connection, gone)
     assert retention.forget_history(connection, detached, 0) is None
-    assert attempts(connection, gone) == []
+    assert failed_attempts(connection, gone) == []
     retention.drop_partition(connection, detached)
 
     assert not exists(connection)
     assert get(connection, kept) is not None
-    assert attempts(connection, kept)
+    assert failed_attempts(connection, kept)
 
 
 def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(

@@ -10,7 +10,7 @@ from tasks_app.domain.config.retention import parse_keep
 from tasks_app.pool import retention
 from tasks_app.pool.retention import LOOKED_AT, Mark, due_names
 from tasks_app.pool.tables import ERROR
-from tasks_app.pool.tasks.browse import attempts, get
+from tasks_app.pool.tasks.browse import failed_attempts, get
 from tests.factory import count
 from tests.pool.interleave import two
 from tests.pool.old_days import DAY, NOON, ONE, day_of, failed, finished, old_day
@@ -39,9 +39,9 @@ class TestThinning:
         assert thin(connection, "mail.send") == 1
 
         assert get(connection, gone) is None
-        assert attempts(connection, gone) == []
+        assert failed_attempts(connection, gone) == []
         assert get(connection, kept) is not None
-        assert attempts(connection, kept)
+        assert failed_attempts(connection, kept)
 
     def test_bit_by_bit(self, connection: Connection) -> None:
         old_day(connection)
@@ -92,9 +92,9 @@ class TestByAge:
         assert self.delete(connection, "6d") == 1
 
         assert get(connection, old) is None
-        assert attempts(connection, old) == []
+        assert failed_attempts(connection, old) == []
         assert get(connection, young) is not None
-        assert attempts(connection, young)
+        assert failed_attempts(connection, young)
 
     def test_names_have_ages_of_their_own(self, connection: Connection) -> None:
         noise, kept, other = (failed(connection, name) for name in ("noise", "kept", "other"))

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.runs.claim import Claimer, claim, claims_of, fetch_payload
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
@@ -168,7 +168,7 @@ def test_a_worker_without_handlers_claims_nothing(connection: Connection) -> Non
 
 def test_a_parked_task_may_still_be_claimed_and_loses_its_reason(connection: Connection) -> None:
     task_id = pending_task(connection)
-    park(connection, [task_id], unknown("unknown handler"), timedelta(seconds=15))
+    park_tasks(connection, [task_id], unknown("unknown handler"), timedelta(seconds=15))
 
     assert claimed_ids(connection, [task_id]) == [task_id]
     assert row_of(connection, task_id).parked is None

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.dispatch.scan import find_due
+from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.fragments.conditions import Place
 from tasks_app.pool.runs.claim import claim_next
 from tests.factory import claimer, pending_task, row_of, unknown
@@ -67,7 +67,7 @@ def test_what_may_not_run_is_left(connection: Connection) -> None:
     pending_task(connection, now=NOON, expires_at=LATER)
     pending_task(connection, run_at=LATER + timedelta(microseconds=1))
     parked = pending_task(connection, now=NOON)
-    park(connection, [parked], unknown("paused"), timedelta(seconds=30), now=LATER)
+    park_tasks(connection, [parked], unknown("paused"), timedelta(seconds=30), now=LATER)
 
     assert next_ids(connection) == []
 
@@ -120,10 +120,10 @@ def test_two_workers_that_ask_at_once_get_different_tasks(engine: Engine) -> Non
 
 def test_parked_rows_and_rows_that_are_not_due_are_not_taken(connection: Connection) -> None:
     parked = pending_task(connection, now=NOON)
-    park(connection, [parked], unknown("nobody knows it"), timedelta(seconds=1), now=NOON)
+    park_tasks(connection, [parked], unknown("nobody knows it"), timedelta(seconds=1), now=NOON)
     pending_task(connection, run_at=NOON + timedelta(seconds=1))
 
-    assert due(connection, {"default": 9}, now=NOON) == []
+    assert find_due(connection, {"default": 9}, now=NOON) == []
     assert next_ids(connection, now=NOON) == []
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.operations import WAITING, Author, BulkAction, amendment_of
+from tasks_app.domain.operations import WAITING, Author, BulkAction, parse_amendment
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, Pool, State
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
@@ -242,7 +242,7 @@ def test_what_operators_do_to_a_waiting_task_leaves_a_line(
     task_id = pending_task(connection, delay="1h")
     if action in BEFORE:
         amend(connection, BEFORE[action], [task_id])
-    amend(connection, action, [task_id], amendment_of(action, WORDS.get(action, {})), by=ANNA)
+    amend(connection, action, [task_id], parse_amendment(action, WORDS.get(action, {})), by=ANNA)
 
     last = lines(connection, task_id)[-1]
     assert (last.event, last.from_state, last.to_state) == (action, "PENDING", "PENDING")
@@ -291,7 +291,7 @@ def test_off_sends_no_statement_more(engine: Engine) -> None:
             walk(connection, event)
         waiting = pending_task(connection, delay="1h")
         for action in sorted(WAITING):
-            amend(connection, action, [waiting], amendment_of(action, WORDS.get(action, {})))
+            amend(connection, action, [waiting], parse_amendment(action, WORDS.get(action, {})))
         spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None)
         change_payload(connection, Pool.PENDING, waiting, "{}")
         connection.rollback()

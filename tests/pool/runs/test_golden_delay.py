@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.handlers.outcomes import Snooze
-from tasks_app.domain.handlers.settlement import ended_by, succeeded
+from tasks_app.domain.handlers.settlement import settle_exception, settle_return
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.create import create_one
@@ -43,8 +43,8 @@ def claim_at(connection: Connection, task_id: int, now: datetime) -> ClaimedTask
         now=now - timedelta(microseconds=1),
     )
     assert early == []
-    assert due(connection, {"default": 9}, now=now - timedelta(microseconds=1)) == []
-    assert due(connection, {"default": 9}, now=now)[0].ids == [task_id]
+    assert find_due(connection, {"default": 9}, now=now - timedelta(microseconds=1)) == []
+    assert find_due(connection, {"default": 9}, now=now)[0].ids == [task_id]
     (task,) = claim(connection, [task_id], claimer("request.send"), uuid4(), now=now)
     return task
 
@@ -52,7 +52,7 @@ def claim_at(connection: Connection, task_id: int, now: datetime) -> ClaimedTask
 def fail(connection: Connection, task: ClaimedTask, now: datetime) -> State | None:
     error = ConnectionError("no answer")
     cause = Cause("ConnectionError", "no answer")
-    return settle_one(connection, ended_by(task, SPEC, error, cause, Random(1)), now=now)
+    return settle_one(connection, settle_exception(task, SPEC, error, cause, Random(1)), now=now)
 
 
 def test_request_3003_fails_twice_and_then_succeeds(connection: Connection) -> None:
@@ -71,7 +71,7 @@ def test_request_3003_fails_twice_and_then_succeeds(connection: Connection) -> N
     assert (row.due_at, row.retry_level, row.failures) == (at("10:01:35"), 3, 2)
 
     third = claim_at(connection, task_id, at("10:01:35"))
-    assert settle_one(connection, succeeded(third, None, 5), now=at("10:01:35"))
+    assert settle_one(connection, settle_return(third, None, 5), now=at("10:01:35"))
     assert pool_of_task(connection, task_id) == "completed SUCCEEDED"
     row = row_of(connection, task_id, "task_completed")
     assert (row.failures, row.attempt, row.finished_at) == (2, 3, at("10:01:35"))
@@ -120,7 +120,7 @@ def test_the_wait_counts_from_the_settle_and_not_from_the_claim(connection: Conn
 def test_a_snooze_between_two_failures_takes_no_level(connection: Connection) -> None:
     task_id = create(connection, at("10:00:00"), wait_first=True)
     task = claim_at(connection, task_id, at("10:00:05"))
-    later = ended_by(task, SPEC, Snooze("10s"), Cause("Snooze", ""), Random(1))
+    later = settle_exception(task, SPEC, Snooze("10s"), Cause("Snooze", ""), Random(1))
     settle_one(connection, later, now=at("10:00:05"))
 
     fail(connection, claim_at(connection, task_id, at("10:00:15")), at("10:00:15"))

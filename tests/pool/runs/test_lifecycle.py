@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
-from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import release, renew, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
@@ -53,7 +53,7 @@ def carry_out(connection: Connection, verb: str, task_id: int, old, now, group: 
         case "requeue":
             requeue(connection, task_id, now=now)
         case "park":
-            park(connection, [task_id], unknown("paused"), timedelta(seconds=9), now=now)
+            park_tasks(connection, [task_id], unknown("paused"), timedelta(seconds=9), now=now)
         case "sweep":
             sweep(connection, [task_id], now=now)
         case _:

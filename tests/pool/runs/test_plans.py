@@ -12,15 +12,15 @@ from uuid import uuid4
 import pytest
 
 from tasks_app.domain.tasks.run import Fence
-from tasks_app.pool.dispatch.scan import due, upcoming
-from tasks_app.pool.dispatch.set_aside import park, sweep, tasks_of_other_workers
+from tasks_app.pool.dispatch.scan import find_due, find_upcoming
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep, tasks_of_other_workers
 from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered, still_pending
 from tasks_app.pool.runs.leases import release, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import still_held
-from tasks_app.pool.tasks.browse import find, get
+from tasks_app.pool.tasks.browse import find_tasks, get
 from tests.factory import LEASE, claimer, unknown
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.runs.query_plans import (
@@ -45,12 +45,12 @@ def fences(number: int) -> list[Fence]:
 
 DUE = [n for n in WAITING if n % 2 == 0]
 VERBS: dict[str, tuple[Verb, int]] = {
-    "due": (lambda c, n: due(c, {"q0": n}), GROUP),
+    "due": (lambda c, n: find_due(c, {"q0": n}), GROUP),
     "due, further on": (
-        lambda c, n: due(c, {"q0": n}, after={("q0", p): (0.0, 1) for p in range(10)}),
+        lambda c, n: find_due(c, {"q0": n}, after={("q0", p): (0.0, 1) for p in range(10)}),
         GROUP,
     ),
-    "upcoming": (lambda c, n: upcoming(c, ["q1"], timedelta(hours=2), n), 10),
+    "upcoming": (lambda c, n: find_upcoming(c, ["q1"], timedelta(hours=2), n), 10),
     "claim": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), GROUP),
     "claim_one": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), 1),
     "claim_unhindered": (
@@ -82,12 +82,12 @@ VERBS: dict[str, tuple[Verb, int]] = {
         len(OVER),
     ),
     "hold for a breaker": (lambda c, n: circuit_breakers.hold_tasks(c, DUE[:n]), GROUP),
-    "park": (lambda c, n: park(c, DUE[:n], unknown("why"), LEASE), GROUP),
+    "park": (lambda c, n: park_tasks(c, DUE[:n], unknown("why"), LEASE), GROUP),
     "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
     "get": (lambda c, _: get(c, 1), 1),
     "due_work": (lambda c, _: due_work(c), len(DUE)),
-    "find": (lambda c, n: find(c, state="FAILED", most=n), 50),
-    "idle queues": (lambda c, n: due(c, {f"idle{i}": 500 for i in range(n)}), 100),
+    "find": (lambda c, n: find_tasks(c, state="FAILED", most=n), 50),
+    "idle queues": (lambda c, n: find_due(c, {f"idle{i}": 500 for i in range(n)}), 100),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
 from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
@@ -745,7 +745,7 @@ def test_a_claim_is_open_then_park_passes_by_and_the_run_keeps_its_row(pair: Pai
     task_id = committed(a, pending_task)
     take(a, [task_id])
 
-    park(b, [task_id], unknown("late"), timedelta(seconds=15))
+    park_tasks(b, [task_id], unknown("late"), timedelta(seconds=15))
     b.commit()
     a.commit()
 
@@ -759,7 +759,9 @@ def test_park_reads_then_a_claim_commits_then_it_re_checks_and_parks_nothing(
     a, b = pair
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: park(c, [task_id], unknown("late"), timedelta(seconds=15)))
+        half_way = stop(
+            b, lambda c: park_tasks(c, [task_id], unknown("late"), timedelta(seconds=15))
+        )
 
         take(a, [task_id])
         a.commit()
@@ -775,7 +777,7 @@ def test_a_park_is_open_then_the_claim_skips_the_row_and_takes_it_after_the_comm
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-    park(a, [task_id], unknown("paused"), timedelta(seconds=15))
+    park_tasks(a, [task_id], unknown("paused"), timedelta(seconds=15))
 
     assert take(b, [task_id]) == []
     a.commit()

@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.leases import release, rescue_claims, rescue_expired
-from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, count, pending_task, pool_of_task, row_of
 
@@ -127,7 +127,7 @@ def test_a_rescue_leaves_a_line_in_the_history(connection: Connection, rescue) -
 
     rescue(connection, task)
 
-    (line,) = attempts(connection, task.task_id)
+    (line,) = failed_attempts(connection, task.task_id)
     assert (line.event, line.kind, line.attempt) == ("rescue", "worker vanished", 1)
     assert (line.owner, line.started_at, line.ended_at) == ("w1", NOON, OVER)
 

@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
-from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 from tests.pool.interleave import two
@@ -245,7 +245,7 @@ def test_an_attempt_that_failed_leaves_a_line_in_the_history(
 
     settle(connection, ending(task, event, cause=CAUSE, run_ms=7), LATER)
 
-    (line,) = attempts(connection, task.task_id)
+    (line,) = failed_attempts(connection, task.task_id)
     assert (line.task_id, line.attempt, line.event) == (task.task_id, 1, event)
     assert (line.kind, line.message, line.traceback) == ("ValueError", "no", "line 1")
     assert (line.owner, line.started_at, line.ended_at) == ("me", NOON, LATER)
@@ -267,7 +267,7 @@ def test_a_failure_that_a_cancellation_covers_stays_in_the_history(connection: C
 
     settle_one(connection, ending(task, Event.RETRY, cause=CAUSE))
 
-    assert [line.event for line in attempts(connection, task.task_id)] == ["retry"]
+    assert [line.event for line in failed_attempts(connection, task.task_id)] == ["retry"]
 
 
 def test_a_group_of_all_outcomes_goes_each_its_way(connection: Connection) -> None:

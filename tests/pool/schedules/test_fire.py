@@ -14,7 +14,7 @@ from tasks_app.domain.schedules.misfire import Fired, next_at
 from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
 from tasks_app.pool import scheduling
 from tasks_app.pool.dispatch.scan import check_idle
-from tasks_app.pool.scheduling import Standing
+from tasks_app.pool.scheduling import ScheduleUpdate
 from tests.factory import count, pending_task
 from tests.pool.interleave import blocked, two
 
@@ -135,7 +135,7 @@ def test_a_schedules_live_tasks_are_the_newest_that_are_not_over(connection: Con
     instants = [(schedule.id, NOON + n * HOUR) for n in range(scheduling.NEWEST + 2)]
     scheduling.record_fires(connection, dict.fromkeys(instants, Fired.MADE))
     ids = [int(pending_task(connection)) for _ in instants]
-    scheduling.note_tasks(connection, dict(zip(instants, ids, strict=True)))
+    scheduling.record_fired_tasks(connection, dict(zip(instants, ids, strict=True)))
     connection.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": ids[-1]})
 
     assert scheduling.live_tasks(connection, [schedule.id, 4711]) == {schedule.id: ids[2:-1]}
@@ -145,7 +145,7 @@ def test_an_instant_whose_key_was_taken_counts_as_skipped(connection: Connection
     key = (scheduled(connection).id, NOON)
     scheduling.record_fires(connection, {key: Fired.MADE})
 
-    scheduling.note_tasks(connection, {key: None})
+    scheduling.record_fired_tasks(connection, {key: None})
 
     assert outcomes(connection) == [(NOON, "skipped", None)]
 
@@ -154,9 +154,9 @@ def test_what_is_pruned_bars_the_past_and_the_newest_stays(connection: Connectio
     schedule = scheduled(connection)
     old = {(schedule.id, NOON + n * HOUR): Fired.MADE for n in range(3)}
     scheduling.record_fires(connection, old, now=NOON)
-    scheduling.note_tasks(connection, {key: 100 + n for n, key in enumerate(old)})
-    standing = Standing(schedule.id, NOON, NOON, last_task_id=102)
-    scheduling.save_standings(connection, [standing])
+    scheduling.record_fired_tasks(connection, {key: 100 + n for n, key in enumerate(old)})
+    standing = ScheduleUpdate(schedule.id, NOON, NOON, last_task_id=102)
+    scheduling.save_updates(connection, [standing])
 
     assert scheduling.prune_fires(connection, HOUR, 10, now=NOON + 2 * HOUR) == 2
 

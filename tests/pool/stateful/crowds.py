@@ -86,7 +86,7 @@ class Crowds(RuleBasedStateMachine):
                 set_limit(connection, limit, now=self.now)
             circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
-            queue_settings.change(connection, "hours", {"windows": (window,)})
+            queue_settings.change_queue(connection, "hours", {"windows": (window,)})
 
     def clock(self) -> float:
         """Tell the time to who remembers something for a while."""
@@ -98,7 +98,7 @@ class Crowds(RuleBasedStateMachine):
         now = self.now
         with self.database.begin() as connection:
             values: dict[str, Any] = {"queues": QUEUES, "handlers": NAMES, "threads": 50}
-            heartbeats.beat(connection, owner="w1", node="n", now=now, **values)
+            heartbeats.write_heartbeat(connection, owner="w1", node="n", now=now, **values)
             renew(connection, [run.fence for run in self.runs], LEASE, now=now)
             circuit_breakers.advance_due(connection, now=now)
         self.leader.look(now=now)

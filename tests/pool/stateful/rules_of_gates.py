@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.flow_control.limits import Gate, GateKind
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
-from tasks_app.pool.flow_control.capacity import lock, rooms_of
+from tasks_app.pool.flow_control.capacity import capacities_of, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.pool.stateful import oracle_of_gates as ordered
@@ -43,9 +43,9 @@ class Admissions(Workers):
         now, gate = self.now, Gate(GateKind.ORDER, key)
 
         def call(connection: Connection) -> list[int]:
-            limits = order_and_limits.limits_of(connection)
-            rooms = rooms_of(connection, lock(connection, [gate]), limits, now=now)
-            woken = waiting_list.wake(connection, rooms, limits, now=now)
+            limits = order_and_limits.read_limits(connection)
+            rooms = capacities_of(connection, lock_buckets(connection, [gate]), limits, now=now)
+            woken = waiting_list.wake_tasks(connection, rooms, limits, now=now)
             return [task_id for _, task_id in woken]
 
         self.do(seat, call, lambda view, _: ordered.wake(view, key, now))

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.states import Pool
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import park, sweep
+from tasks_app.pool.dispatch.scan import find_due
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.queue_settings import pause, resume
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
@@ -122,7 +122,7 @@ class Operators(Picks):
         now, span, ids = self.now, timedelta(seconds=wait), self.ids_of(picks)
         self.do(
             seat,
-            lambda c: park(c, ids, LATE, span, now=now),
+            lambda c: park_tasks(c, ids, LATE, span, now=now),
             lambda view, _: people.park(view, ids, LATE, span, now),
         )
 
@@ -149,7 +149,7 @@ class Operators(Picks):
 
         self.do(
             seat,
-            lambda c: {d.queue: d.ids for d in due(c, {"q1": most, "q2": most}, now=now)},
+            lambda c: {d.queue: d.ids for d in find_due(c, {"q1": most, "q2": most}, now=now)},
             foresee,
         )
 

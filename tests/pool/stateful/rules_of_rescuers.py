@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.handlers.settlement import (
-    BROKEN_OFF,
-    CONNECTION_LOST,
-    PROCESS_KILLED,
-    VANISHED,
-)
+from tasks_app.domain.handlers.settlement import ABORTED, CONNECTION_LOST, PROCESS_KILLED, VANISHED
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claims_of
@@ -32,7 +27,7 @@ SENTENCES = {
     "Its process was killed at the hard limit of another task in it",
     CONNECTION_LOST: "connection lost: "
     "The database, which is up, ended the connection on which the task ran",
-    BROKEN_OFF: "broken off: No limit, stop or operator broke off its run",
+    ABORTED: "broken off: No limit, stop or operator broke off its run",
 }
 chances = st.sampled_from((0.1, 0.5, 0.9))
 DUE = text("SELECT id, due_at FROM task_pending WHERE id = ANY(:ids)")

@@ -64,11 +64,11 @@ def settlement(task: ClaimedTask, word: str, wait: timedelta) -> Settlement:
     """What the runtime would decide."""
     match word:
         case "succeed":
-            return decide.succeeded(task, '{"ok": 1}', 7)
+            return decide.settle_return(task, '{"ok": 1}', 7)
         case "fail":
-            return decide.failed(task, NO)
+            return decide.settle_failure(task, NO)
         case "charge":
-            return decide.charged(task, None, NO, Random(0), after=wait)
+            return decide.charge_failure(task, None, NO, Random(0), after=wait)
     cause = NO if word in ("skip", "cancel") else None
     return Settlement(
         task.fence, Event(word), task.failures, task.retry_level, wait=wait, cause=cause

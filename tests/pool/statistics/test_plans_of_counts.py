@@ -11,8 +11,8 @@ from tasks_app.pool.statistics.read import (
     Wanted,
     history,
     most_failing,
+    run_histograms,
     slowest,
-    times,
 )
 from tests.pool.filled import Ask, Verb, statistics
 
@@ -27,7 +27,7 @@ LATELY = Wanted(Grain.MINUTE, timedelta(minutes=READ))
 VERBS: dict[str, tuple[Verb, int]] = {
     "history": (lambda c, _: history(c, LATELY), 0),
     "history of a name": (lambda c, _: history(c, LATELY._replace(name="n2")), 0),
-    "times": (lambda c, _: times(c, LATELY, by="queue"), 0),
+    "times": (lambda c, _: run_histograms(c, LATELY, by="queue"), 0),
     "slowest": (lambda c, _: slowest(c, LATELY), 0),
     "most failing": (lambda c, _: most_failing(c, LATELY), 0),
 }

@@ -12,10 +12,10 @@ from tasks_app.pool.statistics.read import (
     Grain,
     Wanted,
     history,
-    live,
+    minutes_not_rolled_up,
     most_failing,
+    run_histograms,
     slowest,
-    times,
 )
 from tasks_app.pool.statistics.roll_up import roll_up
 from tests.pool.statistics.counted import KEPT, NOON, part, put
@@ -61,18 +61,20 @@ def test_what_is_asked_for(connection: Connection) -> None:
 
 def test_minutes_that_are_not_rolled_up_yet(connection: Connection) -> None:
     fill(connection)
-    assert live(connection, HOUR) == []
+    assert minutes_not_rolled_up(connection, HOUR) == []
     put(connection, "b", part(NOON + timedelta(minutes=59), 8))
-    assert [(p.outcome, p.number) for p in live(connection, HOUR)] == [(CountedOutcome.DONE, 8)]
+    assert [(p.outcome, p.number) for p in minutes_not_rolled_up(connection, HOUR)] == [
+        (CountedOutcome.DONE, 8)
+    ]
 
 
 def test_percentiles(connection: Connection) -> None:
     fill(connection)
-    (every,) = times(connection, HOUR, now=NOW)
+    (every,) = run_histograms(connection, HOUR, now=NOW)
     assert (sum(every.waits), sum(every.runs)) == (18, 18)
     assert every.ran_ms(0.5) == 3
-    assert {t.key for t in times(connection, HOUR, by="name", now=NOW)} == {"t", "slow"}
-    assert times(connection, HOUR._replace(name="bad"), now=NOW) == []
+    assert {t.key for t in run_histograms(connection, HOUR, by="name", now=NOW)} == {"t", "slow"}
+    assert run_histograms(connection, HOUR._replace(name="bad"), now=NOW) == []
 
 
 def test_the_slowest_and_the_failing(connection: Connection) -> None:

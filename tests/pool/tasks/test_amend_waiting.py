@@ -12,8 +12,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.domain.operations import WAITING, Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import park, sweep_all
+from tasks_app.pool.dispatch.scan import find_due
+from tasks_app.pool.dispatch.set_aside import park_tasks, sweep_all
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.amend import amend, spread
 from tasks_app.pool.tasks.browse import get
@@ -38,7 +38,7 @@ def do(connection: Connection, action: BulkAction, *ids: int, now: datetime = NO
 
 def found(connection: Connection, now: datetime, queue: str = "default") -> list[int]:
     """What the scan finds."""
-    return [i for rows in due(connection, {queue: 10}, now=now) for i in rows.ids]
+    return [i for rows in find_due(connection, {queue: 10}, now=now) for i in rows.ids]
 
 
 def taken(connection: Connection, *ids: int, now: datetime = NOW) -> list[int]:
@@ -131,7 +131,7 @@ def test_move_puts_it_into_another_queue_and_ends_the_wait_for_the_limit_of_the_
 ) -> None:
     task_id = pending_task(connection, now=NOW)
     full = WaitingReason(WaitingKind.QUEUE, "default")
-    park(connection, [task_id], full, timedelta(days=1), now=NOW)
+    park_tasks(connection, [task_id], full, timedelta(days=1), now=NOW)
     assert found(connection, LATER) == []
 
     assert do(connection, BulkAction.MOVE, task_id, now=LATER) == [task_id]
@@ -281,7 +281,9 @@ def test_who_leaves_his_place_in_the_line_of_an_order_key_lets_the_next_one_try(
     connection: Connection, leave: BulkAction
 ) -> None:
     first, second = (pending_task(connection, order_key="k", now=NOW) for _ in range(2))
-    park(connection, [second], WaitingReason(WaitingKind.ORDER, "k"), timedelta(days=1), now=NOW)
+    park_tasks(
+        connection, [second], WaitingReason(WaitingKind.ORDER, "k"), timedelta(days=1), now=NOW
+    )
 
     do(connection, leave, first)
 
@@ -306,7 +308,7 @@ def test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due(
     connection: Connection,
 ) -> None:
     task_id = pending_task(connection, now=NOW)
-    park(connection, [task_id], WaitingReason(WaitingKind.QUEUE, "default"), HOUR, now=NOW)
+    park_tasks(connection, [task_id], WaitingReason(WaitingKind.QUEUE, "default"), HOUR, now=NOW)
 
     do(connection, BulkAction.DISABLE, task_id)
 

@@ -11,7 +11,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.browse import attempts, find, get, stats
+from tasks_app.pool.tasks.browse import count_tasks, failed_attempts, find_tasks, get
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import two
 
@@ -67,8 +67,8 @@ def test_a_task_that_never_was_is_none(connection: Connection) -> None:
 def test_found_tasks_come_newest_first_and_page_by_page(connection: Connection) -> None:
     ids = [pending_task(connection), finished(connection), finished(connection, Event.FAIL)]
 
-    first = find(connection, most=2)
-    second = find(connection, most=2, before=first[-1].id)
+    first = find_tasks(connection, most=2)
+    second = find_tasks(connection, most=2, before=first[-1].id)
 
     assert [t.id for t in first] == [ids[2], ids[1]]
     assert [t.id for t in second] == [ids[0]]
@@ -92,7 +92,7 @@ def test_filters_narrow_what_is_found(connection: Connection, filters, names) ->
     finished(connection, name="b", queue="q")
     finished(connection, Event.FAIL, name="c", biz_key="k")
 
-    assert [t.name for t in find(connection, **filters)] == names
+    assert [t.name for t in find_tasks(connection, **filters)] == names
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_payload_that_nobody_can_read_hides_only_itself(
     )
     pending_task(connection, "good", {"a": 1})
 
-    assert {t.name: t.payload for t in find(connection)} == {"bad": None, "good": {"a": 1}}
+    assert {t.name: t.payload for t in find_tasks(connection)} == {"bad": None, "good": {"a": 1}}
 
 
 def test_the_history_comes_oldest_first(connection: Connection) -> None:
@@ -120,11 +120,11 @@ def test_the_history_comes_oldest_first(connection: Connection) -> None:
     task = claimed_task(connection, task.task_id, now=NOON)
     settle_one(connection, ending(task, Event.FAIL, cause=Cause("B", "2", "tb")), now=LATER)
 
-    assert [(a.attempt, a.event, a.kind) for a in attempts(connection, task.task_id)] == [
+    assert [(a.attempt, a.event, a.kind) for a in failed_attempts(connection, task.task_id)] == [
         (1, "retry", "A"),
         (3, "fail", "B"),
     ]
-    assert attempts(connection, 10**15) == []
+    assert failed_attempts(connection, 10**15) == []
 
 
 def test_tasks_are_counted_by_name_queue_and_state(connection: Connection) -> None:
@@ -135,7 +135,8 @@ def test_tasks_are_counted_by_name_queue_and_state(connection: Connection) -> No
     finished(connection, Event.FAIL, name="b")
 
     counts = [
-        (c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in stats(connection, now=LATER)
+        (c.name, c.queue, c.state, c.number, c.oldest_due_at)
+        for c in count_tasks(connection, now=LATER)
     ]
 
     assert counts == [

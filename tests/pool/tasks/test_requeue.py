@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
@@ -87,7 +87,7 @@ def test_the_history_is_kept(connection: Connection) -> None:
 
     requeue(connection, task_id)
 
-    assert [line.event for line in attempts(connection, task_id)] == ["fail"]
+    assert [line.event for line in failed_attempts(connection, task_id)] == ["fail"]
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])

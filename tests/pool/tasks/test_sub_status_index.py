@@ -33,7 +33,7 @@ def plan(connection: Connection) -> Any:
             sent.append((statement, values))
 
         event.listen(connection, "before_cursor_execute", hear)
-        found = browse.find(connection, sub_status=RARE)
+        found = browse.find_tasks(connection, sub_status=RARE)
         event.remove(connection, "before_cursor_execute", hear)
         assert len(found) == 4
         ((statement, values),) = sent

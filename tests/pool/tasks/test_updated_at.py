@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.operations import WAITING, BulkAction, amendment_of
+from tasks_app.domain.operations import WAITING, BulkAction, parse_amendment
 from tasks_app.domain.tasks.records import OnConflict
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
@@ -96,7 +96,7 @@ def test_it_is_the_instant_at_which_an_operator_changed_it(
     task_id = pending_task(connection, now=NOON, delay="9h")
     if action in BEFORE:
         amend(connection, BEFORE[action], [task_id], now=NOON)
-    change = amendment_of(action, WORDS.get(action, {}))
+    change = parse_amendment(action, WORDS.get(action, {}))
     amend(connection, action, [task_id], change, now=NOON + HOUR)
 
     assert updated_at(connection, task_id) == NOON + HOUR

@@ -43,7 +43,7 @@ def sql(connection: Connection, statement: str, **values: object) -> None:
 
 def a_worker(connection: Connection, node: str = "n", **given: object) -> None:
     known = {"queues": ["default"], "handlers": ["t"], **given}
-    heartbeats.beat(connection, owner=node, node=node, **known)  # type: ignore[arg-type]
+    heartbeats.write_heartbeat(connection, owner=node, node=node, **known)  # type: ignore[arg-type]
 
 
 def silent(connection: Connection, node: str) -> None:
@@ -57,8 +57,10 @@ def due_since(connection: Connection, ago: timedelta = LATE, **options: object) 
 
 def scanned(connection: Connection, ago: timedelta, rank: Rank = Rank.BEAT) -> None:
     token, at, ttl = uuid4(), database_now(connection) - ago, timedelta(seconds=5)
-    leader_lease.hold(connection, SCAN, holder="b", token=token, rank=rank, ttl=ttl, now=at)
-    leader_lease.done(connection, SCAN, token, ttl, now=at)
+    leader_lease.acquire_lease(
+        connection, SCAN, holder="b", token=token, rank=rank, ttl=ttl, now=at
+    )
+    leader_lease.record_duty(connection, SCAN, token, ttl, now=at)
 
 
 def test_nobody_scans(connection: Connection, find: Find) -> None:
@@ -81,10 +83,10 @@ def test_a_worker_that_stands_in_is_told_if_it_lasts(connection: Connection, fin
 def test_a_broker_that_takes_nothing(connection: Connection, find: Find) -> None:
     scanned(connection, timedelta(0))
     now = database_now(connection)
-    leader_lease.refused(connection, SCAN, "no", now=now - timedelta(seconds=50))
+    leader_lease.record_refusal(connection, SCAN, "no", now=now - timedelta(seconds=50))
     assert find(rules.broker) == {}
-    leader_lease.taken(connection, SCAN)
-    leader_lease.refused(connection, SCAN, "no", now=now - timedelta(seconds=70))
+    leader_lease.clear_refusal(connection, SCAN)
+    leader_lease.record_refusal(connection, SCAN, "no", now=now - timedelta(seconds=70))
     assert list(find(rules.broker)) == ["broker"]
 
 

@@ -172,11 +172,14 @@ def test_alerts_that_are_over_are_kept_for_a_time(database: Database) -> None:
         connection.execute(text(ages))
     maintainer.run_once()
     with database.begin() as connection:
-        kept = [row.key for row in alerts.find(connection)]
+        kept = [row.key for row in alerts.find_alerts(connection)]
     Maintainer(database, settings=Settings(keep_alerts="8d")).run_once()
 
     with database.begin() as connection:
-        assert (kept, [row.key for row in alerts.find(connection)]) == (["open", "over"], ["open"])
+        assert (kept, [row.key for row in alerts.find_alerts(connection)]) == (
+            ["open", "over"],
+            ["open"],
+        )
 
 
 def test_a_channel_that_refuses_is_asked_once_a_time(engine: Engine, hook: Hook) -> None:

@@ -15,7 +15,7 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.selection import LOOKED_AT
+from tasks_app.pool.operations.selection import ROWS_PER_PAGE
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
@@ -211,7 +211,7 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
 
 
 def test_steps_are_short_and_each_is_a_line(engine: Engine) -> None:
-    others = [NewTask("other")] * LOOKED_AT
+    others = [NewTask("other")] * ROWS_PER_PAGE
     with engine.begin() as connection:
         create_tasks(connection, others[:3])
         ids = create_tasks(connection, [NewTask("t")] * (STEP + 50))

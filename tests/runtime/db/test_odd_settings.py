@@ -236,7 +236,9 @@ class Odd:
         bench, memory = self.bench, Memory()
         database = Database(bench.url, prepare=prepare)
         with database.begin() as connection:
-            heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["ok"])
+            heartbeats.write_heartbeat(
+                connection, owner="w", node="n", queues=["default"], handlers=["ok"]
+            )
         task_id = bench.create("ok")
         leader = Leader(bench.settings(), database, memory, "one")
         try:

@@ -44,7 +44,7 @@ class Scene:
     ) -> None:
         with self.bench.engine.begin() as connection:
             for number in range(children):
-                heartbeats.beat(
+                heartbeats.write_heartbeat(
                     connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
                     handlers=names or ("t",), threads=threads, now=now,
                 )  # fmt: skip

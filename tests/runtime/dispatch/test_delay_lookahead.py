@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.pool.dispatch.scan import upcoming
+from tasks_app.pool.dispatch.scan import find_upcoming
 from tasks_app.runtime import hint_sender
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.leader import dispatcher
@@ -136,5 +136,5 @@ def test_a_paused_queue_is_not_announced(scene: Scene, ear: Ear) -> None:
     scene.dispatcher.run_once(now=NOW)
 
     with scene.bench.engine.connect() as connection:
-        assert upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
+        assert find_upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
     assert told(ear) == []

@@ -222,7 +222,7 @@ def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
     bench: Bench, configure: Configure
 ) -> None:
     from tasks_app.domain.tasks.states import Pool, State
-    from tasks_app.pool.operations.selection import Found
+    from tasks_app.pool.operations.selection import SelectedTask
     from tasks_app.runtime.api.bulk_step import Edits
 
     configure(encrypted_tasks="t")
@@ -231,7 +231,7 @@ def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
     stored = bench.sql("SELECT payload::text FROM task_pending WHERE id = :id", id=task_id)
 
     with pytest.raises(InvalidSelectionError, match="is encrypted"):
-        Edits({"n": 2}, bench.registry).payload(Found(task_id, "t", State.PENDING, stored))
+        Edits({"n": 2}, bench.registry).payload(SelectedTask(task_id, "t", State.PENDING, stored))
     assert bench.task(task_id).pool == Pool.PENDING
 
 

@@ -45,7 +45,7 @@ def differences(
     """Return what is not to be seen as it should be."""
     found = []
     for task_id, case in tasks.items():
-        task, lines = browse.get(connection, task_id), browse.attempts(connection, task_id)
+        task, lines = browse.get(connection, task_id), browse.failed_attempts(connection, task_id)
         want = case.last(setting) if at_last else case.fate(setting)
         said = "; ".join(f"{line.kind}: {line.message}" for line in lines)
         rows, calls = connection.execute(ROWS, {"id": task_id}).scalar_one(), runs.count(task_id)

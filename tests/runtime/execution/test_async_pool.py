@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF
+from tasks_app.domain.handlers.settlement import ABORTED
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution import invocation, pools
 from tasks_app.runtime.handlers.middleware import Middleware
@@ -579,7 +579,7 @@ class TestCancellations:
         bench.execute([task_id])
 
         assert (first.state.value, first.failures, first.crashes) == ("PENDING", 0, 1)
-        assert bench.attempts(task_id)[0].kind == BROKEN_OFF
+        assert bench.attempts(task_id)[0].kind == ABORTED
         assert bench.runs == [task_id] * 2
         assert bench.state(task_id) == "FAILED"
         assert "CancelledError" in (bench.task(task_id).error or "")

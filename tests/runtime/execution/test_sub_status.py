@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app import Fail, InvalidTaskError, Retry, Skip, Snooze, get_task, requeue_task
-from tasks_app.pool.tasks.browse import find
+from tasks_app.pool.tasks.browse import find_tasks
 from tests.runtime.bench import Bench, effect
 
 WAITS = "waiting for bank"
@@ -54,8 +54,8 @@ def test_it_is_kept_whatever_becomes_of_the_run(
     assert sub_status(bench, task_id) == WAITS
     assert bench.sql("SELECT count(*) FROM task_all WHERE attempt = 1 AND state <> 'RUNNING'") == 1
     with bench.engine.connect() as connection:
-        assert [task.id for task in find(connection, sub_status=WAITS)] == [task_id]
-        assert find(connection, sub_status="asking") == []
+        assert [task.id for task in find_tasks(connection, sub_status=WAITS)] == [task_id]
+        assert find_tasks(connection, sub_status="asking") == []
 
 
 @pytest.mark.test_all

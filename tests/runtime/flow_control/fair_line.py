@@ -48,7 +48,9 @@ class Line:
     def turn(self) -> list[int]:
         """One pass of the scan, and one message of the worker; return what ran."""
         with self._engine.begin() as connection:
-            heartbeats.beat(connection, owner="w1", node="n", queues=[QUEUE], handlers=["t"])
+            heartbeats.write_heartbeat(
+                connection, owner="w1", node="n", queues=[QUEUE], handlers=["t"]
+            )
         self._dispatcher.run_once()
         self.longest = max(self.longest, sum(len(each.ids) for each in self._messages))
         if not self._messages:

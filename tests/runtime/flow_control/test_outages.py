@@ -263,13 +263,13 @@ class TestBreakers:
         report = DependencyReport(self.work.child.database, counts)
         for _ in range(2):
             counts.add("bank", 0, 1)
-            report.tell_failures()
+            report.report_failures()
             assert counts.drain() == {}
         counts.add("bank", 40 * SHARE, 1)
-        report.tell_failures()
+        report.report_failures()
         for _ in range(30):
             counts.add("bank", 0, 1)
-            report.tell_failures()
+            report.report_failures()
 
         assert counts.drain() == {"bank": (0, 30)}
 
@@ -279,10 +279,10 @@ class TestBreakers:
         report = DependencyReport(self.work.child.database, counts)
         bench.sql("ALTER TABLE task_breaker_count RENAME TO away")
         counts.add("bank", 0, 1)
-        report.tell_failures()
+        report.report_failures()
         bench.sql("ALTER TABLE away RENAME TO task_breaker_count")
 
-        report.tell_failures()
+        report.report_failures()
 
         assert bench.sql("SELECT sum(bad) FROM task_breaker_count") == 1
 
@@ -336,7 +336,7 @@ class TestBreakers:
         ids = [bench.create("pay") for _ in range(3)]
         with bench.engine.begin() as connection:
             rows.override(connection, "bank", rows.BreakerMode.OPEN)
-            assert rows.find(connection)[0].names == ["pay"]
+            assert rows.find_breakers(connection)[0].names == ["pay"]
         self.work.tidy()
         assert bench.sql("SELECT count(*) FROM task_breaker_held") == 3
 

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
-from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.runtime import hint_sender as hinter_room
 from tasks_app.runtime import hint_sender as line_room
 from tasks_app.runtime.api.groups import create_group
@@ -315,7 +315,7 @@ def test_the_scan_need_not_wait_for_a_hint(bench: Bench, session: Session, ear: 
         session.commit()
         HINTS.flush(20)
         with bench.engine.connect() as connection:
-            assert [task_id in rows.ids for rows in due(connection, {"default": 9})] == [True]
+            assert [task_id in rows.ids for rows in find_due(connection, {"default": 9})] == [True]
 
 
 class TestWhenHintsAreOff:

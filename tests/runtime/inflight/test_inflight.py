@@ -6,7 +6,7 @@ import threading
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from tasks_app.domain.handlers.settlement import BROKEN_OFF, OUTCOME_UNKNOWN
+from tasks_app.domain.handlers.settlement import ABORTED, OUTCOME_UNKNOWN
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.execution.in_flight import (
@@ -370,9 +370,7 @@ def test_a_run_whose_thread_is_dead_goes_back_and_one_at_most_once_is_unknown() 
         inflight.return_unowned()
         inflight.return_unended(run)  # its lane may do so, too
 
-    assert [(item.fence, item.crash) for item in inflight.returning()] == [
-        (usual.fence, BROKEN_OFF)
-    ]
+    assert [(item.fence, item.crash) for item in inflight.returning()] == [(usual.fence, ABORTED)]
     (settlement,) = inflight.finished()
     assert (settlement.fence, settlement.event) == (once.fence, Event.FAIL)
     assert settlement.cause is not None

@@ -18,7 +18,9 @@ from tests.waiting import until
 def lives(bench: Bench, *handlers: str, queues: Sequence[str] = (QUEUE,)) -> None:
     """Let another service's child live."""
     with bench.engine.begin() as connection:
-        heartbeats.beat(connection, owner="theirs", node="n", queues=queues, handlers=handlers)
+        heartbeats.write_heartbeat(
+            connection, owner="theirs", node="n", queues=queues, handlers=handlers
+        )
 
 
 @pytest.fixture

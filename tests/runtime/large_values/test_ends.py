@@ -11,7 +11,7 @@ import pytest
 from tasks_app import TaskContext, cancel_task, create_task, get_task, requeue_task
 from tasks_app.domain.large_values.store import RESULT, LargePayload, reference_of
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.pool.tasks.large_values import keep
+from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values import LargeValues
@@ -154,7 +154,7 @@ def test_what_a_running_task_has_written_stays_until_it_has_ended(bench: Bench) 
     value = LargePayload.of('{"text": "x"}', encrypted=False)
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
-        keep(connection, value, task.fence.task_id, RESULT)
+        write_value(connection, value, task.fence.task_id, RESULT)
     assert swept(bench) == 1
     with bench.engine.begin() as connection:
         settle_one(connection, ending(task))  # with another result

@@ -38,7 +38,9 @@ def leader(
 def served(bench: Bench) -> None:
     """A worker lives, as far as the scan can tell."""
     with bench.engine.begin() as connection:
-        heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+        heartbeats.write_heartbeat(
+            connection, owner="w", node="n", queues=["default"], handlers=["t"]
+        )
 
 
 def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
@@ -161,7 +163,7 @@ class TestABrokerThatRefuses:
 
 def the_lease(bench: Bench) -> leader_lease.Lease:
     with bench.engine.begin() as connection:
-        seen = leader_lease.read(connection, SCAN)
+        seen = leader_lease.read_lease(connection, SCAN)
     assert seen is not None
     return seen
 
@@ -204,7 +206,7 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
     with bench.engine.begin() as connection:
         claimed_task(connection, now=PAST)
         if idle_s:
-            leader_lease.hold(
+            leader_lease.acquire_lease(
                 connection,
                 SCAN,
                 holder="x",
@@ -213,7 +215,9 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
                 ttl=timedelta(0),
             )
             scanned = datetime.now(UTC) - timedelta(seconds=idle_s)
-            leader_lease.done(connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned)
+            leader_lease.record_duty(
+                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
+            )
     fresh = leader(bench, Memory(), "fresh", lease=1.5)
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
@@ -244,7 +248,9 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
             scanned = datetime.now(UTC) - timedelta(seconds=60)
-            leader_lease.done(connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned)
+            leader_lease.record_duty(
+                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
+            )
         proxy.refusing = False
 
         assert only.hold()
@@ -427,7 +433,7 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
 @pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
     with bench.engine.begin() as connection:
-        leader_lease.hold(
+        leader_lease.acquire_lease(
             connection, MAINTAIN, holder="x", token=leader_lease.UUID(int=1), rank=1,
             ttl=timedelta(minutes=1),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.schedules.schedule import Schedule
-from tasks_app.domain.schedules.timing import between
+from tasks_app.domain.schedules.timing import instants_between
 from tasks_app.runtime.db import database
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
@@ -84,7 +84,7 @@ def expected(bench: Bench, until_: datetime) -> Counter:
     found: Counter = Counter()
     for name in NAMES:
         schedule = standing(bench, name)
-        for at in between(schedule.timing, NOON + S, until_ + TICK):
+        for at in instants_between(schedule.timing, NOON + S, until_ + TICK):
             found[schedule.id, at.isoformat()] += 1
     return found
 

@@ -57,7 +57,7 @@ def behind_a_closed_window(bench: Bench) -> None:
     hour = bench.sql("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')")
     hours = "22:00-23:00" if 6 < hour < 18 else "12:00-13:00"
     with bench.engine.begin() as connection:
-        queue_settings.change(connection, "default", {"windows": (parse_window(hours),)})
+        queue_settings.change_queue(connection, "default", {"windows": (parse_window(hours),)})
 
 
 def behind_an_open_breaker(bench: Bench) -> None:

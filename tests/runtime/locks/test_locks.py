@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.runtime.locks import client
 from tasks_app.runtime.locks import lock as acquire
 from tasks_app.runtime.locks.client import Renewals, Transactions
@@ -136,8 +136,8 @@ class TestOnline:
         got = threading.Event()
 
         def other() -> None:
-            parts = parts_of("a", (), None)
-            ask = Ask(uuid4(), parts, "other", timedelta(seconds=30), None)
+            parts = lock_parts("a", (), None)
+            ask = LockRequest(uuid4(), parts, "other", timedelta(seconds=30), None)
             soon = timedelta(milliseconds=30)
             acquire.acquire_locks(Transactions(bench.engine), ask, 20.0, 5.0, place_lease=soon)
             got.set()

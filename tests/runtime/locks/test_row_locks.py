@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
 from tasks_app import locks
-from tasks_app.pool.locks.row_locks import RowKey, take
+from tasks_app.pool.locks.row_locks import RowKey, lock_row
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 
@@ -169,7 +169,7 @@ class TestFlags:
         with two(engine) as (one, other):
             lock.check(one)
             key = RowKey(Account.__table__, (7,))  # type: ignore[arg-type]
-            late = blocked(engine, other, one, lambda c: take(c, key, "late", SPAN))
+            late = blocked(engine, other, one, lambda c: lock_row(c, key, "late", SPAN))
             one.execute(text("UPDATE account SET balance = 1"))
             one.commit()
             assert late.result() == lock.fence + 1

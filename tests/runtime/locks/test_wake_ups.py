@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.domain.locks import Ask, LockDeniedError, parts_of
+from tasks_app.domain.locks import LockDeniedError, LockRequest, lock_parts
 from tasks_app.pool.locks.holders import release
 from tasks_app.runtime.locks.client import Transactions
 from tasks_app.runtime.locks.lock import WakeUps, acquire_locks, wake_next, wake_ups_of
@@ -38,7 +38,7 @@ class Waiter:
         self.bench = bench
         self.got = threading.Event()
         self.gave_up = threading.Event()
-        self.ask = Ask(uuid4(), parts_of(**group), "waiter", timedelta(seconds=30))
+        self.ask = LockRequest(uuid4(), lock_parts(**group), "waiter", timedelta(seconds=30))
         self._wait_s = wait_s
         bench.beside(self._wait)
         until(lambda: bench.sql("SELECT count(*) FROM task_lock_holder WHERE token = :t", **self.t))
@@ -101,7 +101,7 @@ def test_a_release_while_somebody_joins_the_line_is_not_missed(
     later = locks.hold(bench.engine, exclusive="c").take()
     other = Waiter(bench, exclusive="c")
     own, got = bench.engine.execution_options(), threading.Event()
-    ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
+    ask = LockRequest(uuid4(), lock_parts("a"), "waiter", timedelta(seconds=30))
 
     def release() -> None:
         """What it tells has been heard by the end: notices come in their order."""
@@ -171,7 +171,7 @@ _OPEN = """
 
 def test_who_is_told_looks_rarely(bench: Bench, listening: Callable) -> None:
     own, got = bench.engine.execution_options(), threading.Event()
-    ask = Ask(uuid4(), parts_of("a"), "waiter", timedelta(seconds=30))
+    ask = LockRequest(uuid4(), lock_parts("a"), "waiter", timedelta(seconds=30))
 
     def wait() -> None:
         acquire_locks(Transactions(own), ask, 60.0, 5.0, naps=repeat(0.001))

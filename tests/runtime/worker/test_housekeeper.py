@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app import cancel_task
-from tasks_app.domain.handlers.settlement import succeeded
+from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tests.runtime.bench import Bench
@@ -435,7 +435,7 @@ def test_who_was_answered_does_not_wait_any_more(bench: Bench, refusals: Refusal
     def run() -> None:
         run = child.inflight.start_next()
         assert run is not None
-        child.inflight.collect(succeeded(run.task, None, 1, run.since))
+        child.inflight.collect(settle_return(run.task, None, 1, run.since))
 
     run()
     refusals.refuse("55P03", "settle successes", times=1)

@@ -70,7 +70,9 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     bench.succeeding(retry="1h,1h")
     ids = [bench.create() for _ in range(10)]
     with bench.engine.begin() as connection:
-        heartbeats.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
+        heartbeats.write_heartbeat(
+            connection, owner="dead", node="n", queues=["default"], handlers=["t"]
+        )
     dead(ids, running=1)
 
     reaper(bench).reap_dead()

@@ -56,7 +56,7 @@ def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
 
 def beat_leads(bench: Bench, seconds: float) -> None:
     with bench.engine.begin() as connection:
-        assert leader_lease.hold(
+        assert leader_lease.acquire_lease(
             connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
             ttl=timedelta(seconds=seconds),
         )  # fmt: skip
