@@ -43,7 +43,7 @@ PLACES: dict[str, str] = {
     "late.committed": "tasks_app.runtime.execution.settler:Settler._commit_each",
     "renew.before": "tasks_app.runtime.worker.housekeeper:renew",
     "renew.committed": "tasks_app.runtime.worker.housekeeper:LeaseRenewer.renew",
-    "beat.committed": "tasks_app.runtime.worker.housekeeper:heartbeats.beat",
+    "beat.committed": "tasks_app.runtime.worker.housekeeper:heartbeats.write_heartbeat",
     "release.before": "tasks_app.runtime.worker.housekeeper:release",
     "release.committed": "tasks_app.runtime.worker.housekeeper:ClaimReturner.release",
     "message.ended": "tasks_app.runtime.execution.in_flight:InFlight.close_message",

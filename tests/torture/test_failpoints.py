@@ -78,9 +78,9 @@ import socket, sys, dev.torture.failpoints as f
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 f.set_up()
-from tasks_app.runtime.scan import triage
+from tasks_app.runtime import scan
 try:
-    triage.sweep(None, [1])
+    scan.sweep(None, [1])
 except Exception as error:
     print(type(error).__name__)
 client.settimeout(5)
