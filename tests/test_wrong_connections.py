@@ -213,7 +213,7 @@ def test_nor_do_locks_buffers_and_outboxes_take_none(act: Callable[[], object]) 
 
 @pytest.mark.parametrize(("given", "kind"), [(ENGINE, "An Engine"), (NOWHERE, "A str")])
 def test_a_drain_takes_settings(given: Any, kind: str) -> None:
-    assert_refused(lambda: drain(given), f"{kind} is no Settings")
+    assert_refused(lambda: drain(given), f"{kind} is neither Settings")
 
 
 def test_it_is_a_type_error_as_in_0_1_0() -> None:

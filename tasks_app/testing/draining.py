@@ -89,7 +89,7 @@ def drain(
         return _drain_joined(whole, settings, registry, queues)
     else:
         advice = "Pass Settings(database_url=…), a session, or nothing"
-    raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.")
+    raise ConfigurationError(f"{shown(whole)} is neither Settings nor a session. {advice}.")
 
 
 async def adrain(

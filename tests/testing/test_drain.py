@@ -463,7 +463,7 @@ def test_settings_may_be_given_by_name(database_url: str, registry: Registry) ->
 
 
 def test_what_is_no_session_is_refused(registry: Registry) -> None:
-    with pytest.raises((ConfigurationError, InvalidConnectionError), match="is no Settings"):
+    with pytest.raises((ConfigurationError, InvalidConnectionError), match="is neither Settings"):
         drain(7, registry=registry)  # type: ignore[arg-type]
 
 

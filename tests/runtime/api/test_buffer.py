@@ -173,7 +173,7 @@ class TestWhatItTakes:
             fill(buffer, range(1))
 
     def test_no_async_engine_and_no_size_beyond_its_capacity(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match="An AsyncEngine is no Engine"):
+        with pytest.raises(TypeError, match="An AsyncEngine isn't an Engine"):
             TaskBuffer(create_async_engine(bench.url))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="size of a TaskBuffer"):
             TaskBuffer(bench.engine, size=10, capacity=9)

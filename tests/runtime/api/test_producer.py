@@ -293,15 +293,15 @@ def test_whatever_a_handler_says_its_payload_is_arrives_as_that(bench: Bench) ->
 
 class TestWrongSessions:
     def test_an_async_session_is_sent_to_the_async_functions(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match=r"AsyncSession is no Session.*acreate_task"):
+        with pytest.raises(TypeError, match=r"AsyncSession isn't a Session.*acreate_task"):
             create_task(AsyncSession(), "t")  # type: ignore[arg-type]
 
     def test_a_sync_session_is_sent_to_the_sync_functions(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match=r"A Session is no AsyncSession.*create_task"):
+        with pytest.raises(TypeError, match=r"A Session isn't an AsyncSession.*create_task"):
             asyncio.run(acreate_task(Session(bench.engine), "t"))  # type: ignore[arg-type]
 
     def test_an_engine_is_no_session(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match="An Engine is no Session"):
+        with pytest.raises(TypeError, match="An Engine isn't a Session"):
             create_task(bench.engine, "t")  # type: ignore[arg-type]
 
 

@@ -130,7 +130,7 @@ class TestSync:
         assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
-        with pytest.raises(TypeError, match=r"^A Connection of psycopg is no Session"):
+        with pytest.raises(TypeError, match=r"^A Connection of psycopg isn't a Session"):
             pause_queue(raw, "default")  # type: ignore[arg-type]
 
     def test_an_async_connection_is_sent_to_the_async_functions(self, url: str) -> None:

@@ -248,9 +248,9 @@ def test_so_are_those_of_async_calls(
 
 
 def test_who_passes_another_kind_is_told_which_are_taken(bench: Bench) -> None:
-    with pytest.raises(TypeError, match=r"An Engine is no Session.*acreate_task, aget_task"):
+    with pytest.raises(TypeError, match=r"An Engine isn't a Session.*acreate_task, aget_task"):
         get_task(bench.engine, 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"A Session is no AsyncSession.*create_task, get_task"):
+    with pytest.raises(TypeError, match=r"A Session isn't an AsyncSession.*create_task, get_task"):
         asyncio.run(aget_task(Session(bench.engine), 1))  # type: ignore[arg-type]
     engine = create_engine(bench.url)
     with engine.connect() as caller, pytest.raises(TypeError, match="async session"):

@@ -347,7 +347,7 @@ class TestOnline:
             locks.hold(engine, exclusive="a", **options)
 
     def test_what_is_no_engine_is_refused(self) -> None:
-        with pytest.raises(TypeError, match="A str is no Engine"):
+        with pytest.raises(TypeError, match="A str isn't an Engine"):
             locks.hold("postgresql://", exclusive="a")  # type: ignore[arg-type]
 
 
