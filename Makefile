@@ -68,13 +68,13 @@ COUNT ?= 10000
 SEED ?= $(shell date +%s)
 fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them, replay with SEED=
 	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s --timeout 900 --hypothesis-seed=$(SEED) \
-		tests/fuzz tests/broker/test_flower_guard.py tests/pool/tasks/test_payloads.py $(ARGS)
+		tests/fuzz tests/broker/test_flower.py tests/pool/tasks/test_browse.py $(ARGS)
 
 EXAMPLES ?= 2000
 stateful: $(READY)  ## the pool's verbs against a model, batches of any key and file; EXAMPLES=2000 days, replay with SEED=
 	@echo "SEED=$(SEED)"
 	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py \
-		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
+		tests/pool/test_stateful.py tests/runtime/test_odd_handlers.py tests/batch/test_restarts.py tests/batch/test_files.py $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
 	@$(BIN)/python -m dev.benchmarks run --minutes 33 $(ARGS); status=$$?; \

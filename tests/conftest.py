@@ -28,10 +28,10 @@ from tasks_app.embedded.stack import Stack, temporary
 from tasks_app.pool.retention import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tests import tiers, warm_connections
+from tests import environment, tiers
 from tests.broker.celery_process import LOGS
+from tests.environment import WARM
 from tests.servers import GIVEN, NOT_OURS, Databases
-from tests.warm_connections import WARM
 
 HERE = Path(__file__).parent
 
@@ -45,7 +45,7 @@ if os.environ.get("TASKS_APP_TEST_POSTGRES") == "16":
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 tiers.install()
-warm_connections.install()
+environment.install()
 
 # A shared machine is slow at times; that is no reason to fail.
 settings.register_profile("tasks_app", deadline=None)

@@ -27,7 +27,7 @@ TOUCH_THE_DATABASE = tuple(
 )
 WALKS = (
     "tests/broker/test_walk.py", "tests/broker/test_tasks.py",
-    "tests/broker/checks/test_start.py", "tests/broker/publish/test_two_pools.py",
+    "tests/broker/test_checks.py", "tests/broker/test_two_pools.py",
 )  # fmt: skip
 """Of a worker with its beat and broker."""
 

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.finding import Finding
-from tests.warm_connections import WARM
+from tests.environment import WARM
 
 VARIABLE = "TASKS_APP_TEST_POSTGRES_URL"
 GIVEN = os.environ.get(VARIABLE)

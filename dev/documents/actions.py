@@ -55,7 +55,7 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
 7. **Tests** of what it does and of the click (`@posts`,
    `tests/dashboard/test_browser_actions.py`). Roles, the security matrix, OpenAPI and this page
    (`make docs`) follow the record; a test asks for a line in `TYPED` of
-   `tests/cli/test_json.py`, and for a page of docs that names the command.
+   `tests/cli/test_listing.py`, and for a page of docs that names the command.
 """
 
 

@@ -58,7 +58,7 @@ EXAMPLES = (
     "Examples run as tests, in this world: `session` is an open Session and `engine` its Engine. "
     "`send_mail` handles `mail.send`, and its task `task_id` waits; that of `card.charge`, "
     "`failed_id`, has failed. Of the job `payroll`, the instance `running_id` runs and "
-    "`stopped_id` was stopped. `tests/docs/docstrings.py` makes it."
+    "`stopped_id` was stopped. `tests/docs/reading.py` makes it."
 )
 FOR_ASYNC = (
     "`await aget_task(session, …)` is `get_task` on an AsyncSession, AsyncConnection or psycopg's"

@@ -82,7 +82,7 @@ _OF_STORES = (
 )
 PASSED_BY = (*_OF_TASKS, *_OF_MESSAGES, *_OF_WORKERS, *_OF_BEAT, *_OF_STORES)
 """Names and patterns of settings that do not reach our messages and tasks, as
-docs/celery-settings.md says; tests/broker/config/test_celery_settings.py proves each."""
+docs/celery-settings.md says; tests/broker/test_celery_settings.py proves each."""
 BOUNDED = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
 """While the broker is away a publish fails at once; the scan sends the rows later."""
 _KEEPALIVE = {

@@ -1,22 +1,41 @@
-"""A job from its start to its end: each row once, steps in their order, results by number."""
+"""How a batch job runs from its start to its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import text
+from sqlalchemy import Connection, column, select, table, text
 
-from tasks_app.batch.control import start_job
+from tasks_app.batch.control import abandon_job, start_job
 from tasks_app.batch.job import BatchJob
+from tasks_app.batch.planners.even import Even, How
+from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.flat_file import Extract, FlatFile
+from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.indicator import Indicator
+from tasks_app.batch.planners.keys import KeyList, KeyRanges
+from tasks_app.batch.planners.physical import Physical
+from tasks_app.batch.planners.repository import Repository
+from tasks_app.batch.planners.views import Views
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.records import BatchStatus, PartResult, StepStatus
 from tasks_app.domain.errors import InvalidJobError
-from tasks_app.domain.partition.records import Table
+from tasks_app.domain.partition.cuts import Amount
+from tasks_app.domain.partition.records import File, Format, Marker, Table
+from tasks_app.pool.batch import partition_runs, partitions
+from tasks_app.pool.batch.instances import ROWS
+from tasks_app.pool.batch.sources.relation import Query
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.batch.yard import TODO, Yard
+from tests.pool.database import prepared
+from tests.pool.interleave import two
 
 
 @pytest.mark.test_all
@@ -265,3 +284,538 @@ def test_two_jobs_of_one_name_are_refused_and_one_that_is_imported_again_is_not(
             BatchJob("twice", [Step("s", TODO, chunk=two)])
     finally:
         JOBS.pop("twice", None)
+
+
+PLANNERS = {
+    "none given": None,
+    "even": Even(parts=4),
+    "even by rows": Even(rows=10),
+    "even by size": Even(size="1MB"),
+    "sampled": Even(parts=4, how=How.SAMPLE),
+    "statistics": Even(parts=4, how=How.STATISTICS),
+    "fixed": Fixed(10),
+    "ranges": KeyRanges([(None, 10), (10, None)]),
+    "list": KeyList({1: [1, 2], 2: [3]}),
+    "list of nothing": KeyList({1: []}, auto_assign=True),
+    "hash": Hash(parts=4),
+    "hash by rows": Hash(rows=10),
+    "views": Views(Even(parts=4), "todo_part"),
+    "indicator": Indicator(parts=2, marker=Marker("place", "waiting", "done", "error")),
+    "indicator by rows": Indicator(rows=10, marker=Marker("place", "waiting", "done", "error")),
+    "indicator beside": Indicator(parts=2),
+}
+
+
+def completes(yard: Yard, source: Any, **options: Any) -> list[Any]:
+    """Run a job over it and return what its reduce got; the step behind it has run, too."""
+    got: list[list[Any]] = []
+    behind: list[Any] = []
+    job = yard.job(
+        Step(
+            "step",
+            source,
+            chunk=yard.note,
+            reduce=lambda ctx, parts: got.append(list(parts)),
+            max_attempts=1,
+            **options,
+        ),
+        Step("behind", None, chunk=lambda ctx, rows: behind.append(ctx.step)),
+    )
+    view = yard.run(job)
+    assert view.batch.status is BatchStatus.COMPLETED, [step.error for step in view.steps]
+    assert yard.calls == []
+    assert behind == ["behind"]
+    assert all(part.counts == (0, 0, 0, 0) for part in got[0])
+    assert len(got) == 1
+    return got[0]
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_table_without_rows_is_done(yard: Yard, name: str) -> None:
+    yard.sql("ANALYZE todo")
+
+    completes(yard, TODO, planner=PLANNERS[name])
+
+    assert yard.sql("SELECT count(*) FROM pg_views WHERE viewname LIKE 'todo_part%'") == 0
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("join", ["all", "any", ("quorum", 0.5), "best_effort"])
+def test_of_no_partitions_all_are_complete(yard: Yard, tmp_path: Path, join: Any) -> None:
+    path = tmp_path / "rows.csv"
+    path.touch()
+
+    assert completes(yard, File(str(path)), join=join) == []
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize(
+    ("form", "content", "planner"),
+    [
+        (Format.CSV, "", None),
+        (Format.CSV, "id,name\n", None),
+        (Format.CSV, "id,name", FlatFile(rows=10)),
+        (Format.CSV, "id,name\n\n\n", FlatFile(parts=4)),
+        (Format.JSON_LINES, "", FlatFile(rows=10)),
+        (Format.JSON_LINES, "\n", FlatFile(parts=4)),
+    ],
+)
+def test_a_file_without_records_is_done(
+    yard: Yard, tmp_path: Path, form: Format, content: str, planner: Any
+) -> None:
+    path = tmp_path / "rows"
+    path.write_text(content)
+
+    completes(yard, File(str(path), form), planner=planner)
+
+
+@pytest.mark.test_all
+def test_an_extract_of_nothing_is_done(yard: Yard, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+
+    assert completes(yard, TODO, planner=Extract(parts=4, path=str(path))) == []
+
+
+@pytest.mark.test_all
+def test_a_query_that_finds_nothing_is_done(yard: Yard) -> None:
+    yard.rows(10)
+    rows = table("todo", column("id"))
+
+    completes(yard, Query(select(rows.c.id).where(rows.c.id > 100), "id"))
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("planner", ["indicator", "indicator beside"])
+def test_marks_none_of_which_waits_are_done(yard: Yard, planner: str) -> None:
+    if planner == "indicator":
+        yard.rows(10)  # each has another word than `waiting`
+
+    assert len(completes(yard, TODO, planner=PLANNERS[planner])) == 2
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("parts", [0, 2])
+@pytest.mark.parametrize("each", [Amount(parts=1), Amount(rows=10)])
+def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: Amount) -> None:
+    yard.sql("DROP TABLE todo; CREATE TABLE todo (id bigint) PARTITION BY HASH (id)")
+    for part in range(parts):
+        bound = f"FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})"
+        yard.sql(f"CREATE TABLE todo_{part} PARTITION OF todo {bound}")
+
+    found = completes(yard, TODO, planner=Physical(each), page_by="id", aligned=True)
+
+    assert len(found) == parts
+
+
+@pytest.mark.test_all
+def test_ranges_that_people_keep_of_a_table_without_rows_are_done(yard: Yard) -> None:
+    with yard.engine.begin() as connection:
+        partitions.insert(connection, "kept", planned(connection))
+
+    assert len(completes(yard, TODO, planner=Repository("kept"))) == 1
+
+
+def planned(connection: Connection) -> Any:
+    return Even(parts=1).plan(connection, TODO)
+
+
+@pytest.mark.test_all
+def test_a_commit_at_the_end_of_nothing_is_done(yard: Yard) -> None:
+    completes(yard, TODO, planner=Even(parts=1), commit="end")
+
+
+@pytest.mark.test_all
+def test_a_restart_finds_what_came_meanwhile_where_there_was_no_partition(
+    yard: Yard, tmp_path: Path
+) -> None:
+    """Of an empty plan nothing is kept: it is made anew."""
+    path = tmp_path / "rows.csv"
+    path.write_text("id\n")
+    fails = [True]
+
+    def merge(ctx: Any, parts: Any) -> int:
+        if fails:
+            raise ArithmeticError
+        return len(list(parts))
+
+    seen: list[Any] = []
+    step = Step(
+        "step",
+        File(str(path)),
+        chunk=lambda ctx, rows: seen.extend(row["id"] for row in rows),
+        reduce=merge,
+        max_attempts=1,
+    )
+    job = yard.job(step)
+    assert yard.run(job).batch.status is BatchStatus.FAILED
+    fails.clear()
+    path.write_text("id\n1\n2\n")
+
+    view = yard.run(job)
+
+    assert (view.batch.status, view.steps[0].result, seen) == ("COMPLETED", 1, ["1", "2"])
+
+
+def test_at_least_one_partition_may_be_asked_for(yard: Yard, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id\n")
+    step = Step("step", File(str(path)), chunk=yard.note, at_least=1)
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert "There are 0 partitions, but 1 are needed." in str(view.steps[0].error)
+
+
+def test_a_table_that_is_not_divided_has_no_parts_to_follow(yard: Yard) -> None:
+    view = yard.run(yard.job(Step("step", Table("todo"), chunk=yard.note, planner=Physical())))
+
+    assert "todo has no partitions in the database. Split it by Even." in str(view.steps[0].error)
+
+
+TABLES = ("batch", "batch_step", "batch_skip", "partition", "partition_value")
+LONG_AGO = "UPDATE task_batch SET ended_at = now() - interval '400 days' WHERE id = :id"
+Keeps = Callable[..., Retention]
+
+
+@pytest.fixture
+def keeps(yard: Yard) -> Iterator[Keeps]:
+    yard.rows(100)
+    made = Database(yard.bench.url)
+    yield lambda ages="365d": Retention(yard.bench.settings(keep_batches=ages), made)
+    made.dispose()
+
+
+def sevens(ctx: Any, rows: Any) -> None:
+    if any(row.id % 7 == 0 for row in rows):
+        raise ValueError("seven")
+
+
+def job(yard: Yard, chunk: Any = sevens, name: str = "job") -> Any:
+    """Lists of values, and rows that are left out."""
+    listed = KeyList({1: [], 2: []}, auto_assign=True)
+    return yard.job(yard.step(chunk, planner=listed, skip_limit=20, max_attempts=1), name=name)
+
+
+def old(yard: Yard, it: Any, params: Any = None) -> int:
+    """An instance that has run, and ended long ago."""
+    batch_id = yard.run(it, params).batch.id
+    yard.sql(LONG_AGO, id=batch_id)
+    return batch_id
+
+
+def rows(yard: Yard) -> list[int]:
+    """How many rows of batches there are, table by table."""
+    return [yard.sql(f"SELECT count(*) FROM task_{name}") for name in TABLES]
+
+
+def ids(yard: Yard) -> list[int]:
+    found: list[int] = yard.sql("SELECT array_agg(id ORDER BY id) FROM task_batch")
+    return found or []
+
+
+@pytest.mark.test_all
+def test_what_is_over_for_long_goes_with_all_that_it_left(yard: Yard, keeps: Keeps) -> None:
+    it = job(yard)
+    young = yard.run(it, {"n": 1}).batch.id
+    before = rows(yard)
+    old(yard, it)
+    assert rows(yard) == [2 * number for number in before] == [2, 2, 28, 4, 200]
+
+    pruned = keeps().run()
+
+    assert (pruned.batches, ids(yard), rows(yard)) == (1, [young], before)
+    assert keeps("forever").run().batches == 0
+
+
+@pytest.mark.test_all
+def test_what_people_keep_stays(yard: Yard, keeps: Keeps) -> None:
+    batch_id = old(yard, job(yard))
+    for program, of in (("kept", None), ("kept.too", batch_id)):
+        yard.sql(
+            "INSERT INTO task_partition (program_id, partition_no, key_type, num_range, batch_id)"
+            " VALUES (:program, 1, 'integer', '[,)', :of)",
+            program=program,
+            of=of,
+        )
+
+    assert keeps().run().batches == 1
+
+    assert yard.sql("SELECT array_agg(program_id ORDER BY id) FROM task_partition") == [
+        "kept",
+        "kept.too",
+    ]
+
+
+@pytest.mark.test_all
+def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) -> None:
+    def broken(ctx: Any, rows: Any) -> None:
+        raise MemoryError
+
+    it = yard.job(yard.step(broken, max_attempts=1))
+    failed, stopped = old(yard, it), yard.start(it, {"n": 2}).batch_id
+    yard.stop(stopped)
+    yard.bench.drain()
+    yard.sql(LONG_AGO, id=stopped)
+    yard.sql("UPDATE task_batch SET created_at = now() - interval '9 years'")
+    runs = yard.start(it, {"n": 3}).batch_id
+
+    assert keeps().run().batches == 0
+    assert ids(yard) == [failed, stopped, runs]
+    with yard.engine.begin() as connection:
+        abandon_job(connection, failed)
+    assert keeps().run().batches == 0
+    yard.sql(LONG_AGO, id=failed)
+
+    assert keeps().run().batches == 1
+    assert ids(yard) == [stopped, runs]
+
+
+@pytest.mark.test_all
+def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
+    batch_id = old(yard, job(yard))
+    task_id = yard.bench.create("other", biz_key=f"batch:{batch_id}")
+
+    assert keeps().run().batches == 0
+    yard.sql("DELETE FROM task_pending WHERE id = :id", id=task_id)
+    assert keeps().run().batches == 1
+
+
+@pytest.mark.test_all
+def test_jobs_have_ages_of_their_own(yard: Yard, keeps: Keeps) -> None:
+    kept, other = old(yard, job(yard, name="payroll")), old(yard, job(yard, name="night"))
+
+    assert keeps("forever,night=500d").run().batches == 0
+    assert keeps("365d,payroll=forever").run().batches == 1
+    assert ids(yard) == [kept]
+    assert other not in ids(yard)
+
+
+@pytest.mark.test_all
+def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, keeps: Keeps) -> None:
+    it = yard.job(yard.step())
+    first = old(yard, it, {"month": "2026-11"})
+    keeps().run()
+
+    view = yard.run(it, {"month": "2026-11"})
+
+    assert view.batch.id != first
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert len(yard.done) == 200
+
+
+@pytest.mark.test_all
+def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps: Keeps) -> None:
+    yard.sql(
+        "INSERT INTO task_batch_skip (batch_id, step, partition_no, key, reason)"
+        " SELECT :id, 'step', 1, i, 'odd' FROM generate_series(1, :more) i",
+        id=old(yard, job(yard)),
+        more=2 * ROWS,
+    )
+    seen = [sum(rows(yard))]
+
+    while not keeps().run(0).batches:
+        seen.append(sum(rows(yard)))
+
+    steps = [before - after for before, after in pairwise(seen)]
+    assert steps == [ROWS, ROWS, 14, 100, 2]
+    assert sum(rows(yard)) == 0
+
+
+@pytest.mark.test_all
+def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps) -> None:
+    it = job(yard)
+    held, other = old(yard, it), old(yard, it, {"n": 2})
+
+    with two(yard.engine) as (a, b):
+        a.execute(text("SELECT FROM task_batch WHERE id = :id FOR UPDATE"), {"id": held})
+        assert keeps().run().batches == 1
+        assert b.scalar(text("SELECT count(*) FROM task_partition")) == 2
+        a.rollback()
+        b.rollback()
+
+    assert other not in ids(yard)
+    assert keeps().run().batches == 1
+
+
+@pytest.mark.test_all
+def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
+    old(yard, job(yard))
+    with yard.engine.connect() as connection:
+        (told,) = preview_retention(connection, yard.bench.settings())
+
+    assert (told.pool, told.what, told.rows, told.how, told.kept) == (
+        *(None, "task_batch", 1),
+        *("deleted", "365d"),
+    )
+    assert told.bytes > 100
+
+
+@pytest.mark.test_all
+def test_who_looks_for_lost_ones_reads_none_that_are_over(yard: Yard) -> None:
+    yard.sql("""
+        INSERT INTO task_batch (job, identity, status, ended_at)
+        SELECT 'job', i, 'COMPLETED', now() FROM generate_series(1, 5000) AS i
+    """)
+    yard.sql("ANALYZE task_batch")
+
+    with yard.engine.connect() as connection:
+        plan = prepared(
+            connection, "suspects", lambda c: partition_runs.find_batches_with_lost_steps(c, 100)
+        ).run(connection)
+
+    assert "task_batch_ended" in plan.indexes
+    assert plan.rows == 0
+
+
+NOTE = "INSERT INTO child (id, parent) SELECT i, i FROM unnest(CAST(:ids AS bigint[])) AS i"
+
+
+@pytest.fixture
+def family(yard: Yard) -> Iterator[Yard]:
+    """Rows whose parents are looked for at the COMMIT; 7 and 13 have none."""
+    yard.rows(20)
+    yard.sql("DROP TABLE IF EXISTS child, parent")
+    yard.sql("CREATE TABLE parent (id bigint PRIMARY KEY)")
+    yard.sql("INSERT INTO parent SELECT i FROM generate_series(1, 20) i WHERE i NOT IN (7, 13)")
+    yard.sql("""
+        CREATE TABLE child (id bigint PRIMARY KEY,
+            parent bigint REFERENCES parent DEFERRABLE INITIALLY DEFERRED)""")
+    yield yard
+    yard.sql("DROP TABLE child, parent")
+
+
+@pytest.fixture
+def stumbles(yard: Yard) -> Iterator[Yard]:
+    """A trigger that stumbles at the first three COMMITs, as a conflict does; and never before."""
+    yard.rows(20)
+    yard.sql("CREATE SEQUENCE stumbles")  # knows of no rollback
+    yard.sql("""
+        CREATE FUNCTION stumble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('stumbles') <= 3 THEN
+                RAISE EXCEPTION 'not now' USING ERRCODE = '40001';
+            END IF;
+            RETURN NULL;
+        END $$""")
+    yield yard
+    yard.sql("DROP FUNCTION stumble CASCADE")
+    yard.sql("DROP SEQUENCE stumbles")
+
+
+def note(ctx: Any, rows: Any, through: str = "connection") -> None:
+    """A chunk handler: each row is done, and has a child."""
+    ids = {"ids": [row.id for row in rows]}
+    getattr(ctx, through).execute(text(NOTE), ids)
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("through", ["connection", "session"])
+@pytest.mark.parametrize("commit", ["every", "end"])
+@pytest.mark.parametrize("rows", [10, 50])
+def test_rows_that_a_commit_would_refuse_are_left_out(
+    family: Yard, through: str, commit: str, rows: int
+) -> None:
+    """The last chunk commits with the outcome: it has to know before."""
+    step = family.step(
+        lambda ctx, rows: note(ctx, rows, through),
+        cuts=(),
+        skip_limit=5,
+        max_attempts=1,
+        commit=commit,
+        commit_every=rows,
+    )
+
+    view = family.run(family.job(step))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert family.sql("SELECT array_agg(id ORDER BY id) FROM child") == [
+        i for i in range(1, 21) if i not in (7, 13)
+    ]
+    assert view.tallies["step"].counts[:3] == (20, 18, 2)
+    assert family.sql("SELECT array_agg(key ORDER BY key) FROM task_batch_skip") == ["13", "7"]
+
+
+@pytest.mark.test_all
+def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
+    view = family.run(family.job(family.step(note, cuts=(), skip_limit=1, max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.FAILED
+    error = str(family.parts(view.batch.id)[0].error)
+    assert "Row 13 of partition 1 fails (ForeignKeyViolation" in error
+
+
+@pytest.mark.test_all
+def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
+    """As long as the chunk that sifts has written both."""
+    family.sql("DELETE FROM parent")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if any(row.id == 7 for row in rows):
+            raise ValueError
+        note(ctx, rows)
+        ids = {"ids": [row.id for row in rows]}
+        ctx.connection.execute(
+            text("INSERT INTO parent SELECT unnest(CAST(:ids AS bigint[]))"), ids
+        )
+
+    view = family.run(family.job(family.step(chunk, cuts=(), skip_limit=1, max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert family.sql("SELECT count(*) FROM child") == 19
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
+    stumbles: Yard, through: str
+) -> None:
+    stumbles.sql("""
+        CREATE CONSTRAINT TRIGGER stumble AFTER INSERT ON done DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION stumble()""")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        getattr(ctx, through)
+        stumbles.note(ctx, rows)
+
+    view = stumbles.run(stumbles.job(stumbles.step(chunk, cuts=(), max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert stumbles.done == list(range(1, 21))
+    assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_what_passes_is_waited_out_when_the_commit_itself_says_it(
+    stumbles: Yard, through: str
+) -> None:
+    """It is deferred by the very statement that writes the checkpoint, behind all others."""
+    stumbles.sql("CREATE TABLE late (id int)")
+    stumbles.sql("""
+        CREATE CONSTRAINT TRIGGER stumble AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION stumble()""")
+    stumbles.sql("""
+        CREATE FUNCTION put_off() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            SET CONSTRAINTS ALL DEFERRED;
+            INSERT INTO late VALUES (1);
+            RETURN NULL;
+        END $$""")
+    stumbles.sql("""
+        CREATE TRIGGER put_off AFTER UPDATE OF checkpoint ON task_partition
+        FOR EACH ROW EXECUTE FUNCTION put_off()""")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        getattr(ctx, through)
+        stumbles.note(ctx, rows)
+
+    try:
+        step = stumbles.step(chunk, cuts=(), max_attempts=1)
+        view = stumbles.run(stumbles.job(step))
+    finally:
+        stumbles.sql("DROP FUNCTION put_off CASCADE")
+        stumbles.sql("DROP TABLE late")
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert stumbles.done == list(range(1, 21))
+    assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0

@@ -1,25 +1,34 @@
-"""Each source is read by jobs: ranges, queries, hashes, rows without keys, files, marks, views."""
+"""Tables, queries and views as sources; marks where pages begin."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import column, select, table, text
+from sqlalchemy import BigInteger, Connection, Engine, column, select, table, text
 
 from tasks_app import File, Query, Step, Table
+from tasks_app.batch.planners import Planner
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.planners.hashed import Hash
 from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.planners.keys import KeyList
+from tasks_app.batch.planners.keys import KeyList, KeyRanges
+from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.views import Views
+from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.partition.records import Format, Marker
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.check import Fault
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.records import Format, Marker, Plan
 from tasks_app.pool.batch import partition_progress
-from tasks_app.pool.batch.sources import marks
-from tests.batch.yard import DONE, TODO, Yard
+from tasks_app.pool.batch.sources import buckets, marks
+from tasks_app.pool.batch.sources.predicate import drop_views
+from tests.batch.yard import COLUMNS, DONE, ROWS, SOME, TODO, Yard, fill, make_table, read
+from tests.pool.interleave import two
 
 PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
 
@@ -366,3 +375,277 @@ def test_columns_that_move_between_two_chunks_keep_their_names(yard: Yard, move:
         error = str(yard.parts(again.batch.id)[0].error)
         assert ("was of type" in error) is (move == "another key")
     assert len(seen) == (10 if move == "another key" else 50)
+
+
+def ids(connection: Connection, plan: Plan, source: Table = ROWS) -> list[int]:
+    return sorted(i for each in plan.partitions for i in read(connection, source, plan, each))
+
+
+@pytest.mark.parametrize("key_type", COLUMNS)
+@pytest.mark.parametrize(
+    "planner", [Even(parts=3), Hash(parts=3), KeyList({1: [], 2: []}, auto_assign=True)]
+)
+def test_views_show_each_row_once(
+    connection: Connection, key_type: KeyType, planner: Planner
+) -> None:
+    make_table(connection, COLUMNS[key_type])
+    keys = [*SOME[key_type], None]
+    if isinstance(planner, KeyList):
+        keys = [key for key in keys if "infinity" not in str(key)]
+    fill(connection, COLUMNS[key_type], keys)
+
+    plan = Views(planner, "of %s").plan(connection, ROWS)
+
+    assert problems(connection, ROWS, plan) == []
+    shown = [
+        row
+        for each in plan.partitions
+        for row in connection.execute(text(f"SELECT id FROM {each.view}")).scalars()
+    ]
+    assert sorted(shown) == ids(connection, plan)
+    assert len(shown) == len(keys)
+
+
+def test_views_are_made_anew_and_dropped(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE parts (id bigint, name text)"))
+    connection.execute(text("INSERT INTO parts SELECT i FROM generate_series(1, 9) i"))
+    parts = Table("parts", schema="public")
+    planner = Views(KeyRanges([(None, 4), (4, None)]), "parts", "public")
+    first = planner.plan(connection, parts)
+    again = planner.plan(connection, parts)
+
+    assert [each.view for each in again.partitions] == ["public.parts_1", "public.parts_2"]
+    assert connection.execute(text("SELECT count(*) FROM parts_1")).scalar() == 3
+    assert drop_views(connection, first.partitions) == ["public.parts_1", "public.parts_2"]
+    assert drop_views(connection, again.partitions)
+    found = connection.execute(text("SELECT to_regclass('parts_1')")).scalar()
+    assert found is None
+
+
+def test_views_of_physical_partitions(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE parts (id bigint) PARTITION BY LIST (id)"))
+    connection.execute(text('CREATE TABLE "Part One" PARTITION OF parts FOR VALUES IN (1)'))
+    connection.execute(text("CREATE TABLE parts_rest PARTITION OF parts DEFAULT"))
+    connection.execute(text("INSERT INTO parts VALUES (1), (2), (NULL)"))
+    parts = Table("parts")
+
+    plan = Views(Physical(), "parts_view").plan(connection, parts)
+
+    assert problems(connection, parts, plan) == []
+    assert {each.source for each in plan.partitions} == {'public."Part One"', "public.parts_rest"}
+    counts = [
+        connection.execute(text(f"SELECT count(*) FROM {each.view}")).scalar()
+        for each in plan.partitions
+    ]
+    assert sorted(counts) == [1, 2]
+
+
+def test_marked_rows_have_no_view(connection: Connection) -> None:
+    make_table(connection, "bigint")
+
+    with pytest.raises(PlanError, match="There is no view of partition 1"):
+        Views(Indicator(parts=1), "v").plan(connection, ROWS)
+
+
+@pytest.mark.parametrize("key_type", COLUMNS)
+def test_a_stored_bucket_splits_as_the_hash_does(connection: Connection, key_type: KeyType) -> None:
+    make_table(connection, COLUMNS[key_type])
+    fill(connection, COLUMNS[key_type], [*SOME[key_type], None])
+    buckets.add_bucket(connection, ROWS, "in bucket", 3)
+    fill(connection, COLUMNS[key_type], [*SOME[key_type], None])  # of new rows, too
+
+    stored = Hash(parts=3, column="in bucket").plan(connection, ROWS)
+    computed = Hash(parts=3).plan(connection, ROWS)
+
+    assert problems(connection, ROWS, stored) == []
+    for one, other in zip(stored.partitions, computed.partitions, strict=True):
+        assert read(connection, ROWS, stored, one) == read(connection, ROWS, computed, other)
+    assert len(ids(connection, stored)) == len(SOME[key_type]) + 1
+
+
+def test_another_modulus_is_computed_anew(connection: Connection) -> None:
+    make_table(connection, "bigint")
+    fill(connection, "bigint", range(100))
+    buckets.add_bucket(connection, ROWS, "bucket", 8)
+    few = Hash(parts=3, column="bucket").plan(connection, ROWS)
+    assert [each.kind for each in problems(connection, ROWS, few)] == [Fault.SHORT]
+
+    buckets.rebalance(connection, ROWS, "bucket", 3)
+
+    assert problems(connection, ROWS, few) == []
+    assert len(ids(connection, few)) == 100
+    buckets.drop_bucket(connection, ROWS, "bucket")
+    with pytest.raises(PlanError, match="The database does not compute bucket of batch_rows"):
+        buckets.rebalance(connection, ROWS, "bucket", 3)
+
+
+def test_rows_without_a_bucket_need_an_owner(connection: Connection) -> None:
+    make_table(connection, "bigint")
+    fill(connection, "bigint", [1, 2])
+    connection.execute(text("ALTER TABLE batch_rows ADD COLUMN bucket integer"))
+    before = Hash(parts=2, column="bucket").plan(connection, ROWS)
+    connection.execute(text("UPDATE batch_rows SET bucket = 1 WHERE key = 1"))
+
+    assert problems(connection, ROWS, before) == []
+    assert len(ids(connection, before)) == 2
+
+
+def test_a_query_is_split_like_a_table(connection: Connection) -> None:
+    make_table(connection, "bigint")
+    fill(connection, "bigint", [*range(20), None])
+    rows = table("batch_rows", column("id"), column("key", BigInteger))
+    source = Query(select(rows.c.id, (rows.c.key % 7).label("rest")), "rest")
+
+    for planner in (Even(parts=3), Hash(parts=3), KeyRanges([(None, 3), (3, None)])):
+        plan = planner.plan(connection, source)
+
+        assert problems(connection, source, plan) == []
+        seen = [i for each in plan.partitions for i in read(connection, source, plan, each)]
+        assert len(seen) == len(set(seen)) == 21
+
+
+MARKER = Marker("state", "N", "D", "E")
+Take = Callable[[Connection, int], list[int]]
+LETTERS = Table("letters")
+
+
+@pytest.fixture
+def letters(engine: Engine) -> Iterator[Engine]:
+    """Ten letters, with marks of both kinds."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE letters (id bigint PRIMARY KEY, note text,"
+                " state char(1) NOT NULL DEFAULT 'N')"
+            )
+        )
+        connection.execute(text("INSERT INTO letters SELECT i FROM generate_series(1, 10) i"))
+        assert marks.fill(connection, "letters#1", LETTERS) == 10
+        assert marks.fill(connection, "letters#1", LETTERS) == 0
+    yield engine
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE letters"))
+
+
+def by_column(connection: Connection, size: int) -> list[int]:
+    return [row["id"] for row in marks.take(connection, LETTERS, MARKER, size)]
+
+
+def beside(connection: Connection, size: int) -> list[int]:
+    return [row["id"] for row in marks.take_beside(connection, "letters#1", LETTERS, size, 1)]
+
+
+def left(connection: Connection, take: Take) -> bool:
+    if take is beside:
+        return marks.left_beside(connection, "letters#1")
+    return marks.left(connection, LETTERS, MARKER)
+
+
+both = pytest.mark.parametrize("take", [by_column, beside])
+
+
+@both
+def test_two_take_different_rows_and_wait_for_nobody(letters: Engine, take: Take) -> None:
+    with two(letters) as (a, b):
+        first, second = take(a, 4), take(b, 4)
+
+    assert len(first) == len(second) == 4
+    assert not set(first) & set(second)
+
+
+@both
+def test_who_rolls_back_leaves_his_rows_to_others(letters: Engine, take: Take) -> None:
+    with two(letters) as (a, b):
+        take(a, 8)
+        rest = take(b, 10)
+        assert left(b, take)  # a may still roll back
+        a.rollback()
+        again = take(b, 10)
+
+    assert sorted(rest + again) == list(range(1, 11))
+
+
+@both
+def test_what_is_committed_is_taken_once(letters: Engine, take: Take) -> None:
+    seen: list[int] = []
+    with two(letters) as pair:
+        while any(left(each, take) for each in pair):
+            for each in pair:
+                seen += take(each, 3)
+            for each in pair:
+                each.commit()
+
+    assert sorted(seen) == list(range(1, 11))
+
+
+def test_skipped_rows_have_a_mark_of_their_own(letters: Engine) -> None:
+    with letters.begin() as connection:
+        taken = by_column(connection, 3)
+        marks.fail(connection, LETTERS, MARKER, taken[:1])
+        other = beside(connection, 3)
+        marks.fail_beside(connection, "letters#1", other[:1])
+
+    with letters.begin() as connection:
+        states = text("SELECT state, count(*) FROM letters GROUP BY 1 ORDER BY 1")
+        assert [tuple(row) for row in connection.execute(states)] == [("D", 2), ("E", 1), ("N", 7)]
+        states = text("SELECT state, count(*) FROM task_marker GROUP BY 1 ORDER BY 1")
+        found = [tuple(row) for row in connection.execute(states)]
+        assert found == [("done", 2), ("error", 1), ("waiting", 7)]
+        assert marks.clear(connection, "letters#1") == 10
+
+
+def test_a_mark_that_is_null_waits(letters: Engine) -> None:
+    marker = Marker("note")
+    with letters.begin() as connection:
+        assert len(marks.take(connection, LETTERS, marker, 99)) == 10
+        assert not marks.left(connection, LETTERS, marker)
+        done = connection.execute(text("SELECT DISTINCT note FROM letters")).scalar_one()
+        assert done == "done"
+
+
+def test_rows_of_one_key_are_taken_together(connection: Connection) -> None:
+    connection.execute(text("CREATE TEMP TABLE pairs (key text, state text)"))
+    connection.execute(text("INSERT INTO pairs VALUES ('a'), ('a'), ('b'), ('b'), ('')"))
+    pairs = Table("pairs", key="key")
+    marks.fill(connection, "p#1", pairs)
+
+    beside = marks.take_beside(connection, "p#1", pairs, 2, 1)
+    taken = marks.take(connection, pairs, Marker("state"), 2)
+    rest = marks.take(connection, pairs, Marker("state"), 9)
+
+    assert [row["key"] for row in beside] == ["", "a", "a"]
+    assert sorted(row["key"] for row in taken + rest) == ["", "a", "a", "b", "b"]
+
+
+def test_a_row_that_was_deleted_since_is_passed_over(letters: Engine) -> None:
+    with letters.begin() as connection:
+        connection.execute(text("DELETE FROM letters WHERE id < 3"))
+
+        assert beside(connection, 5) == [3, 4, 10]  # they are taken in the order of text
+
+
+def test_a_plan_has_as_many_instances_as_asked(letters: Engine) -> None:
+    with letters.begin() as connection:
+        plan = Indicator(parts=3, marker=MARKER).plan(connection, LETTERS)
+
+        assert str(plan.partitions[0]) == "partition 1 (what it takes first)"
+        assert len(plan.partitions) == 3
+        assert problems(connection, LETTERS, plan) == []
+
+
+def test_rows_without_a_key_cannot_be_marked(connection: Connection) -> None:
+    connection.execute(text("CREATE TEMP TABLE pairs (key text, state text)"))
+    connection.execute(text("INSERT INTO pairs VALUES ('a'), (NULL)"))
+    pairs = Table("pairs", key="key")
+
+    (problem,) = problems(connection, pairs, Indicator(parts=2).plan(connection, pairs))
+
+    assert "rows without a key, which cannot be marked" in str(problem)
+
+
+@pytest.mark.parametrize("source", [Table("moments", key="at")])
+def test_times_cannot_be_marked_beside(connection: Connection, source: Any) -> None:
+    connection.execute(text("CREATE TEMP TABLE moments (at timestamptz)"))
+
+    with pytest.raises(PlanError, match="use a number or text"):
+        marks.fill(connection, "p", source)

@@ -41,10 +41,9 @@ from tasks_app.pool.batch.sources.measure import histogram
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import Registry
-from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, owners, some_keys
-from tests.batch.yard import TODO, Greedy, Yard
+from tests.batch.yard import COLUMNS, ROWS, TODO, Greedy, Yard, fill, make_table, owners, some_keys
+from tests.environment import forbidden
 from tests.factory import claimer, ending
-from tests.forbidden import forbidden
 from tests.pool.interleave import blocked, two
 
 SKEWED = (11, 21, 31)

@@ -21,9 +21,9 @@ from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.run import tidy
 from tasks_app.runtime.db.database import Database
 from tests.cli.shell import Done
+from tests.clock import until
 from tests.factory import pending_task
 from tests.servers import named
-from tests.waiting import until
 
 SCHEMAS = text("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tasks\\_app\\_bench\\_%'")
 PROJECT = Path(__file__).parents[2]

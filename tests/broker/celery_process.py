@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.python_path import python_path
-from tests.waiting import until
+from tests.clock import until
+from tests.environment import python_path
 
 HOUSE = Path(__file__).parent / "house"
 LOGS: dict[str, Path] = {}

@@ -18,8 +18,8 @@ from tasks_app.pool.tasks import browse
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.rabbitmq import NO_RABBITMQ, Rabbit, virtual_host, why_not
 from tests.broker.side_by_side import backend, sample  # noqa: F401  fixtures
+from tests.clock import until
 from tests.tiers import starts_processes
-from tests.waiting import until
 
 POOLS = "task_pending, task_completed, task_error, task_attempt, effect"
 _numbers = itertools.count(1)

@@ -20,7 +20,7 @@ from redis import Redis
 
 from tests.broker.conftest import House
 from tests.broker.side_by_side import CASES, Case, _create, _options
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 

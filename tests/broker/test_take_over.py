@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app.broker.beat import PoolScheduler
 from tasks_app.runtime.hooks import HOOKS
-from tests.installed import NEWEST_CELERY
+from tests.environment import NEWEST_CELERY
 
 LONG_AGO = timedelta(hours=2)
 EARLIER = "UPDATE task_lease SET notes = jsonb_build_object('hourly', now() - :ago)"

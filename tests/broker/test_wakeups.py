@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.broker.conftest import House
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = pytest.mark.test_all
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 

@@ -9,8 +9,10 @@ from sqlalchemy import Engine
 
 from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.fragments.transition_log import LOG
-from tests.cli.batch_shell import run  # noqa: F401  a fixture
-from tests.cli.shell import Shell
+from tests.cli.shell import (
+    Shell,
+    run,  # noqa: F401  a fixture
+)
 from tests.runtime.alerts.conftest import free_port  # noqa: F401  a fixture
 
 HANDLERS = """

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tests.cli.shell import Shell, token_of
 from tests.factory import pending_task
-from tests.runtime.api.bulk_rows import failed_task, make, pools
+from tests.runtime.api.acts import failed_task, make, pools
 
 EDITED = """
 from pydantic import BaseModel

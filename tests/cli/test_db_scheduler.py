@@ -1,4 +1,4 @@
-"""``db-scheduler``: without pg_cron here; with it in ``tests/edge/test_db_scheduler.py``."""
+"""``db-scheduler``: without pg_cron here; with it in ``tests/edge/test_database.py``."""
 
 from __future__ import annotations
 

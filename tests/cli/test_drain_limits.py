@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import Engine, make_url, text
 
 from tests.cli.shell import Shell
+from tests.clock import until
 from tests.factory import pending_task
 from tests.servers import named
-from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Cause
 from tests.cli.shell import Shell
-from tests.runtime.api.bulk_rows import failed_task, pools
+from tests.runtime.api.acts import failed_task, pools
 
 HEX = fingerprint_of(Cause("shop.Away", "nobody at 7")).hex()
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from tasks_app.domain.operations import LONGEST_WHY
 from tests.cli.shell import Shell
 from tests.factory import pending_task
-from tests.runtime.api.bulk_rows import failed_task, make
+from tests.runtime.api.acts import failed_task, make
 
 WHY = "the bank is back"
 NAME = "trail.edited"

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from tests.cli.shell import Shell
-from tests.runtime.api.bulk_rows import make
+from tests.runtime.api.acts import make
 
 
 def test_a_move_at_the_shell(shell: Shell, engine: Engine, tmp_path: Path) -> None:

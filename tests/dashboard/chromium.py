@@ -21,12 +21,12 @@ from sqlalchemy.orm import Session
 from starlette.routing import compile_path
 
 from tasks_app import NewTask, Settings, create_group, create_schedule
+from tests.clock import until
 from tests.dashboard.browser import dashboard
 from tests.dashboard.test_errors import fails
 from tests.dashboard.test_operations import lives
 from tests.dashboard.test_pages import audit, waiting_task
 from tests.tiers import starts_processes
-from tests.waiting import until
 
 Test = TypeVar("Test", bound=Callable[..., None])
 CHROMIUM = os.environ.get("TASKS_APP_TEST_CHROMIUM") or shutil.which("chromium") or ""

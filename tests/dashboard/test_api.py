@@ -1,7 +1,9 @@
-"""The API is what its description says: asked by a program that makes requests from it."""
+"""The JSON API, and the connections that it reads with."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import hypothesis
@@ -18,6 +20,8 @@ from sqlalchemy import Engine
 
 from tasks_app import Settings
 from tasks_app.dashboard.app import ROUTES
+from tasks_app.dashboard.reader import PageReader
+from tests.clock import until
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import failed_task, waiting_task
 
@@ -99,3 +103,61 @@ def test_a_field_that_there_is_not_is_refused(browser: Browser) -> None:
     assert wrong.status_code == 400
     long = browser.ask("POST", "/api/queues/q/pause", json={"reason": "x" * 301})
     assert long.status_code == 400
+
+
+@pytest.mark.test_all
+def test_nobody_waits_for_what_is_a_little_old() -> None:
+    reader, made, go = PageReader("postgresql+psycopg://nowhere"), [0], threading.Event()
+
+    def make() -> int:
+        made[0] += 1
+        if made[0] > 1:
+            go.wait(10)
+        return made[0]
+
+    assert reader.kept_or_stale("key", make, 1.0) == 1
+    until(lambda: reader.kept_or_stale("key", make, 1.0) == 1 and made[0] == 2)
+    assert reader.kept_or_stale("key", make, 1.0) == 1
+    go.set()
+    until(lambda: reader.kept_or_stale("key", make, 1.0) == 2)
+
+
+def test_a_failure_behind_the_scenes_is_heard_of_by_the_next() -> None:
+    reader, fails = PageReader("postgresql+psycopg://nowhere"), [False]
+
+    def make() -> int:
+        if fails[0]:
+            raise LookupError("gone")
+        return 1
+
+    assert reader.kept_or_stale("key", make, 0.5) == 1
+    fails[0] = True
+
+    def heard() -> bool:
+        try:
+            reader.kept_or_stale("key", make, 0.5)
+        except LookupError:
+            return True
+        return False
+
+    until(heard)
+
+
+def test_what_is_too_old_is_made_at_once() -> None:
+    reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2))
+    assert reader.kept_or_stale("key", lambda: next(made), 0.0) == 1
+    assert reader.kept_or_stale("key", lambda: next(made), 0.0) == 2
+
+
+@pytest.mark.test_all
+def test_what_takes_long_is_kept_the_longer() -> None:
+    reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2, 3))
+
+    def slow() -> int:
+        until(lambda: time.monotonic() > began + 0.02)
+        return next(made)
+
+    began = time.monotonic()
+    assert reader.kept("key", slow, 0.0, 1_000) == 1
+    assert reader.kept("key", slow, 0.0, 1_000) == 1
+    assert reader.kept("key", slow, 0.0) == 2

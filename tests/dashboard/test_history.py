@@ -12,7 +12,7 @@ from tasks_app.monitor.pages.history import Bar, History, Percentiles, task_hist
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.pool.tables import database_now
 from tests.dashboard.browser import Browser, text_of
-from tests.pool.statistics.counted import KEPT, part, put
+from tests.pool.test_statistics import KEPT, part, put
 
 
 def count(connection: Connection) -> None:

@@ -22,8 +22,8 @@ from sqlalchemy import Engine, make_url, text
 from tasks_app import create_task, get_task
 from tasks_app.domain.durations import parse_duration
 from tasks_app.embedded.servers import Valkey
+from tests.clock import until
 from tests.docs.reading import PROJECT, text_of
-from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150)]
 

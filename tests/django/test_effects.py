@@ -10,8 +10,7 @@ from sqlalchemy import text
 
 from tests.runtime.bench import Bench
 from tests.runtime.ends.points import INSERT as EFFECT
-from tests.runtime.ends.points import POINTS, Actor, Setting, cases, triggers
-from tests.runtime.ends.trial import Trial
+from tests.runtime.ends.points import POINTS, Actor, Setting, Trial, cases, triggers
 from tests.tiers import few
 
 if pytest.importorskip("django"):

@@ -12,9 +12,9 @@ from sqlalchemy import text
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
+from tests.clock import until
 from tests.django.django_shop import Site
 from tests.factory import claimed_task, ending
-from tests.waiting import until
 
 pytest.importorskip("django")
 pytestmark = [pytest.mark.test_all]

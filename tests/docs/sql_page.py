@@ -30,8 +30,8 @@ from tasks_app.pool.tables import NOW
 from tasks_app.pool.tasks.amend import _NEXT
 from tasks_app.pool.tasks.create import create_one
 from tests.factory import LEASE, claimer
-from tests.pool.plans import sent_by
-from tests.pool.runs import query_plans
+from tests.pool.database import sent_by
+from tests.pool.runs import racing
 from tests.pool.runs import test_plans as runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql.md"
@@ -68,7 +68,7 @@ class Hot(NamedTuple):
 
 
 def _successes(connection: Connection) -> object:
-    endings = [runs.ending(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
+    endings = [racing.a_success(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
     return connection.execute(
         settle._SUCCEEDED(), {**settle._successes(endings), "now": None}
     ).all()
@@ -76,7 +76,7 @@ def _successes(connection: Connection) -> object:
 
 def _success(connection: Connection) -> object:
     with suppress(DatabaseError), connection.begin_nested():  # of an empty pool: it has no claim
-        return send(connection, Statement(*query_plans.last_word()))
+        return send(connection, Statement(*racing.last_word()))
 
 
 def _line(connection: Connection) -> object:
@@ -193,8 +193,8 @@ VERBS = {hot.title: (lambda c, _, hot=hot: hot.verb(c), NUMBER) for hot in HOT}
 _HEAD = f"""# The SQL of the hot path
 
 Written by `make site` from what the code sends. Under each statement stands how it must reach the
-pools: the nodes of its plan with their index or table. `tests/docs/test_sql.py` compares them with
-EXPLAIN in a pool of {ROWS:,} rows.
+pools: the nodes of its plan with their index or table. `tests/docs/test_links.py` compares them
+with EXPLAIN in a pool of {ROWS:,} rows.
 
 `NOW` is `coalesce(CAST(:now AS timestamptz), statement_timestamp())`; only tests give `:now`.
 """

@@ -16,8 +16,7 @@ from playwright.sync_api import expect
 
 from dev.documents.site.navigation import entries
 from tests.dashboard.chromium import CHROMIUM, chromium
-from tests.docs.built import Page, page, pages
-from tests.docs.reading import PROJECT, text_of
+from tests.docs.reading import PROJECT, Page, page, pages, text_of
 from tests.releases import NO_INDEX
 
 __all__ = ["chromium"]

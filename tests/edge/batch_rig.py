@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 from tasks_app.batch.control import get_job
 from tasks_app.domain.batch.records import BatchView
 from tests.broker.celery_process import LOGS
-from tests.waiting import until
+from tests.clock import until
 
 JOBS = '''
 import json, os, time

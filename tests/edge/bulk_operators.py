@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from tasks_app.pool.operations import audit
 from tasks_app.runtime.api.bulk import run_bulk
-from tests.waiting import until
+from tests.clock import until
 
 OPERATORS, KILLS = 2, 4
 SPAWN = get_context("spawn")

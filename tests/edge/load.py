@@ -6,7 +6,7 @@ import threading
 from typing import Self
 
 from tests.broker.conftest import House
-from tests.waiting import until
+from tests.clock import until
 
 PER_SECOND = 50
 SPANS = {

@@ -16,7 +16,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.scans import Scans
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 

@@ -1,30 +1,33 @@
-"""Brokers that are stopped, wiped, cut off or restarted under load: workers resume by themselves.
-
-Every task is done, every effect is there once; printed is how long it
-took from the fault's end until the first task was done again, and until nothing was left over.
-"""
+"""A broker that is away, blocked or deaf."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from celery import Celery
 from redis import Redis
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from dev.torture.fault_proxy import FaultProxy
 from dev.torture.rabbit_node import Node, rabbitmq_program
+from tasks_app import create_schedule
 from tasks_app.embedded.servers import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
+from tests.broker.side_by_side import CASES, _create
+from tests.clock import until
 from tests.edge.load import SPANS, Load
-from tests.waiting import until
-
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
 
 OUTAGE_S = 8
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
@@ -96,6 +99,8 @@ def scene_on(
         house.end()
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(400, method="thread")
 class TestValkey:
     def test_stopped(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
         scene = scene_on(broker)
@@ -141,6 +146,8 @@ def send_signal(broker: Valkey, number: signal.Signals) -> None:
     os.kill(broker.started.pid, number)
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(400, method="thread")
 @pytest.mark.skipif(
     rabbitmq_program("rabbitmq-server") is None,
     reason="RabbitMQ is not tested: it needs rabbitmq-server installed",
@@ -180,3 +187,176 @@ class TestRabbitMQ:
         assert states == {"SUCCEEDED": 8}
         assert scene.house.effects() == (8, 8)
         assert scene.worker.alive
+
+
+FIRES = 5
+LONGEST_S = 4.0
+SCAN_AGE = (
+    "SELECT extract(epoch FROM clock_timestamp() - done_at)::float FROM task_lease"
+    " WHERE name = 'scan'"
+)
+FIRED = "SELECT count(*) FROM task_all WHERE name = 'when'"
+
+
+@contextmanager
+def memory_alarm(node: Node) -> Iterator[None]:
+    """Let it believe that it has no memory left."""
+    node.control("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        yield
+    finally:
+        node.control("set_vm_memory_high_watermark", "0.4")
+
+
+def doctor(house: House) -> str:
+    """What the check-up says of the broker."""
+    command = [Path(sys.executable).with_name("tasks-app"), "doctor"]
+    run = subprocess.run(
+        command, env=house.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    return "\n".join(line for line in run.stdout.splitlines() if "broker" in line)
+
+
+@pytest.fixture(params=[True, False], ids=["beat", "standbys"])
+def lost(house: House, request: pytest.FixtureRequest) -> Iterator[tuple[int, CeleryProcess]]:
+    """A task in the hands of a worker; another one lives, and a schedule is due each second."""
+    doomed, worker = house.worker("-Q", "doomed", children=1), house.worker(children=1)
+    processes = [doomed, worker, *([house.beat()] if request.param else [])]
+    task_id = house.create("slow", payload={"seconds": 60}, queue="doomed", max_attempts=3)[0]
+    until(lambda: house.task(task_id).state == "RUNNING", 30)
+    with Session(house.engine) as session, session.begin():
+        create_schedule(session, "each_second", "when", every="1s")
+    yield task_id, doomed
+    for process in processes:
+        process.end()
+    house.sql("DELETE FROM task_worker")
+    house.sql("DELETE FROM task_schedule")
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(180, method="thread")
+@pytest.mark.skipif(
+    rabbitmq_program("rabbitmq-server") is None,
+    reason="RabbitMQ is not tested: it needs rabbitmq-server installed",
+)
+@pytest.mark.parametrize("house", ["node"], indirect=True, scope="module")
+def test_a_memory_alarm_stops_neither_scan_nor_schedules_nor_rescue(
+    house: House, node: Node, lost: tuple[int, CeleryProcess]
+) -> None:
+    """On a node of its own: the alarm stops whoever publishes, tests of other jobs as well."""
+    task_id, doomed = lost
+    ages: list[float] = []
+    with memory_alarm(node):
+        doomed.signal_all(signal.SIGKILL)
+        ids = house.create("ok", 20)
+        until(lambda: house.task(task_id).crashes == 1, 30, "the rescue")  # it may have led
+        fired = house.sql(FIRED)
+
+        def goes_on() -> bool:
+            ages.append(house.sql(SCAN_AGE))
+            return house.sql(FIRED) >= fired + FIRES
+
+        until(goes_on, 30, "schedules")
+        said = doctor(house)
+    alarm_over = time.monotonic()
+
+    assert house.over(ids) == {"SUCCEEDED": 20}
+
+    assert time.monotonic() - alarm_over < 10
+    assert max(ages) < LONGEST_S, ages
+    assert "refuses messages (connection.blocked" in said, said
+    assert "nothing could be published since 20" in said, said
+    until(lambda: "since 20" not in doctor(house))
+
+
+POOLS = ("prefork", "threads", "solo")
+BOUND_S = 75
+"""A child starves when a task has been due for 45 s; it looks every six."""
+
+
+def each(house: House) -> list[int]:
+    """Create some tasks for each of them."""
+    return [task_id for pool in POOLS for task_id in house.create("ok", 5, queue=pool)]
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(180, method="thread")
+@pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True)
+def test_a_deaf_worker_hears_again(house: House) -> None:
+    house.beat()
+    workers = [
+        house.worker(
+            "-P", pool, "-Q", pool, children=2 if pool == "prefork" else 1, ready=False,
+            TASKS_APP_IMPORTS="house_handlers,deafening",
+        )
+        for pool in POOLS
+    ]  # fmt: skip
+    assert house.over(each(house), 60) == {"SUCCEEDED": 15}
+    url = house.environment()["TASKS_APP_BROKER_URL"]
+    with Celery(broker=url) as app:
+        if url.startswith("redis"):
+            app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
+        deaf = app.control.broadcast("deafen", reply=True, timeout=10, limit=len(POOLS))
+        assert len(deaf) == len(POOLS)
+
+    ids, began = each(house), time.monotonic()
+    states = house.over(ids, 100)
+    elapsed = time.monotonic() - began
+    print(f"\n{url.partition(':')[0]}: heard again after {elapsed:.1f} s")
+
+    assert states == {"SUCCEEDED": 15}
+    assert ["restarting the consumer" in worker.log() for worker in workers] == [True] * 3
+    assert elapsed < BOUND_S
+
+
+FAILED = {
+    *("retries used up, own exception", "retries used up, Celery's", "no retries", "Reject"),
+    *("autoretry with backoff", "dont_autoretry_for", "an exception", "throws"),
+    *("soft limit, not caught", "soft limit of the call", "a result that is no JSON"),
+    "callbacks of failure",
+}
+ENDS = {name: "FAILED" if name in FAILED else "SUCCEEDED" for name in CASES}
+
+
+ENDS |= {"Ignore": "SKIPPED", "expired": "EXPIRED"}
+
+
+LIMITED = {name for name in CASES if name.startswith("soft limit")}
+ALL, UNLIMITED = (
+    {"TASKS_APP_CELERY_APP": "sample_celery"},
+    {"TASKS_APP_IMPORTS": "sample_unlimited"},
+)
+"""Threads and solo refuse to start for tasks whose limits they cannot enforce."""
+
+
+@pytest.mark.parametrize("pool", ["spawn", "threads", "solo"])
+def test_every_case_ends_as_it_should(
+    house: House,
+    sample: Any,
+    backend: Redis,
+    tmp_path: Path,
+    pool: str,
+) -> None:
+    whole = pool == "spawn"
+    if whole:
+        (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
+    names = [name for name in CASES if whole or name not in LIMITED]
+    environment = {k: os.environ[k] for k in ("SAMPLE_BROKER", "SAMPLE_BACKEND")}
+    short = {"TASKS_APP_SCAN_INTERVAL": "100ms", "TASKS_APP_LEASE": "20s"}
+    kind = () if whole else ("-P", pool)
+    worker = house.worker(
+        *kind, folder=tmp_path, ready=False, **(ALL if whole else UNLIMITED),
+        **environment, **short,
+    )  # fmt: skip
+    beat = house.beat(**short)
+    house.ready(worker, 2 if whole else 1)
+    began = sample.app.now()
+
+    with house.engine.begin() as connection:
+        ids = {n: _create(connection, sample, n, CASES[n], began) for n in names}
+    house.over(list(ids.values()), 90)
+
+    assert {n: str(house.task(ids[n]).state) for n in names} == {n: ENDS[n] for n in names}
+    beat.stop()
+    assert worker.stop() == 0
+    backend.flushdb()

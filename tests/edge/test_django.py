@@ -9,8 +9,8 @@ import sys
 import psutil
 import pytest
 
+from tests.clock import until
 from tests.django.django_shop import Site
-from tests.waiting import until
 
 pytest.importorskip("django")
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]

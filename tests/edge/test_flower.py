@@ -22,7 +22,7 @@ from tasks_app import NewTask, create_tasks, requeue_task
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.listening import Listener
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 

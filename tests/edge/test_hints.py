@@ -30,7 +30,7 @@ from tasks_app.runtime.hint_sender import DEEP, LOOK_EVERY, Hint, HintSender
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.leader.dispatcher import SPARE_MESSAGES
 from tests.broker.conftest import House
-from tests.waiting import until
+from tests.clock import until
 
 ROUNDS = 100
 PRODUCERS, RATE, OUTAGE_S = 2, 500, 8

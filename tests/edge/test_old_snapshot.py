@@ -28,8 +28,8 @@ from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import Claimer, claim, claim_next
 from tasks_app.runtime.scan import ScanPosition
 from tests.broker.conftest import House
+from tests.clock import until
 from tests.edge.load import SPANS
-from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
 

@@ -21,8 +21,8 @@ from tasks_app.domain.tasks.states import State
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.house.poisons import MAX_ATTEMPTS
+from tests.clock import until
 from tests.edge.memory_group import MemoryGroup, memory_group
-from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
 

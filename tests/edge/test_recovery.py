@@ -19,8 +19,8 @@ from sqlalchemy.engine import make_url
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.embedded.servers import Postgres
 from tests.broker.conftest import House
+from tests.clock import until
 from tests.edge.load import DONE, SPANS, Load
-from tests.waiting import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
 

@@ -20,7 +20,7 @@ from sqlalchemy.engine import make_url
 from dev.torture.fault_proxy import FaultProxy
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.waiting import until
+from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
 

@@ -8,7 +8,7 @@ import psutil
 import psycopg
 import redis
 
-from tests import waiting
+from tests import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def broker(url: str, *command: str) -> Any:
 
 
 def until(holds: Callable[[], Any]) -> Any:
-    return waiting.until(holds, PATIENCE_S)
+    return clock.until(holds, PATIENCE_S)
 
 
 def has_ended(pid: int) -> bool:

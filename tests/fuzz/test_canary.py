@@ -1,8 +1,7 @@
 """A secret in payloads, headers, results, parameters and exceptions: who else gets to see it?
 
 It may stand where its owner put it: in the columns payload, headers and result, and in the text of
-an exception that a handler wrote it into. Nowhere else.
-"""
+an exception that a handler wrote it into. Nowhere else."""
 
 from __future__ import annotations
 
@@ -15,17 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
 
+import psycopg
 import pytest
 import redis
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
+from tasks_app import Settings, get_task
+from tasks_app.domain.encryption import new_key
+from tasks_app.runtime.encryption.encryption import encryption
 from tests.broker.celery_process import HOUSE
 from tests.broker.conftest import House
 from tests.broker.listening import Listener
-from tests.waiting import until
+from tests.clock import until
+from tests.dashboard.browser import Browser, dashboard
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
-
 NAMES = [
     "canary.ok", "canary.raises", "canary.local", "canary.sql", "canary.write", "canary.async",
     "canary.result", "canary.typed", "canary.late", "canary.dies",
@@ -126,5 +129,103 @@ def test_a_secret_is_nowhere_but_where_it_was_put(
     assert len(tap.heard) > 100
     assert str(ids[1]) in shown["/api/tasks?limit=1000"]
     assert "ZeroDivisionError" in str(rows)
+    listener.end()
+    tap.end()
+
+
+NAMES_OF_ENCRYPTED_CANARY = [
+    "canary.twice", "canary.raises", "canary.local", "canary.sql", "canary.write", "canary.async",
+    "canary.result", "canary.typed", "canary.late",
+]  # fmt: skip
+FLOWERS = ("/tasks", "/api/tasks?limit=1000", "/api/task/info/{}", "/task/{}", "/metrics")
+OURS = (
+    "/", "/tasks", "/tasks/{}", "/api/tasks/{}", "/errors", "/audit", "/workers", "/api/tasks",
+    "/tasks/export.csv", "/tasks/export.json", "/api/errors",
+)  # fmt: skip
+
+
+def dump(url: str) -> dict[str, str]:
+    """Every table of the schema, as text."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    found = {}
+    with psycopg.connect(plain) as connection:
+        names = connection.execute(
+            "SELECT c.oid::regclass::text FROM pg_class c"
+            " WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace"
+        ).fetchall()
+        for (name,) in names:
+            with connection.cursor().copy(f"COPY {name} TO STDOUT") as copy:  # type: ignore[arg-type]
+                found[name] = b"".join(map(bytes, copy)).decode()
+    return found
+
+
+def test_a_secret_is_in_no_dump_log_page_message_or_setting(
+    house: House,
+    dice: random.Random,
+    free_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret, key = f"canary{dice.getrandbits(64):016x}", new_key()
+    said = {
+        "TASKS_APP_IMPORTS": "canary_handlers",
+        "TASKS_APP_SCAN_INTERVAL": "200ms",
+        "TASKS_APP_ENCRYPTED_TASKS": "canary.*",
+        "TASKS_APP_ENCRYPTION_KEYS": f"k1:{key}",
+        "TASKS_APP_TRANSITIONS": "all",
+        "TASKS_APP_EVENTS_SHOW": "card,echo",
+    }
+    url = house.environment()["TASKS_APP_BROKER_URL"]
+    listener, tap = Listener(url), Wiretap(url)
+    flower = house.start(
+        "flower", f"--port={free_port}", "--address=127.0.0.1", FLOWER_UNAUTHENTICATED_API="true"
+    )
+    worker = house.worker("-E", "-l", "DEBUG", **said)
+    beat = house.start("beat", "-l", "DEBUG", **said)
+    until(lambda: ready(free_port), 60, "Flower's start")
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    encryption.cache_clear()
+    payload = {"card": secret, "deep": [{"er": secret}]}
+    ids = [i for name in NAMES_OF_ENCRYPTED_CANARY for i in house.create(name, payload=payload)]
+
+    states = house.over(ids, 60)
+    until(lambda: all(listener.shows(i) in ("SUCCESS", "FAILURE") for i in ids), 30)
+
+    assert states == {"SUCCEEDED": 1, "FAILED": len(NAMES_OF_ENCRYPTED_CANARY) - 1}
+    of_flower = {path: page(free_port, path.format(ids[1])) for path in FLOWERS}
+    settings = Settings(database_url=house.url)
+    browser = Browser(dashboard(settings))
+    of_ours = {path: browser.get(path.format(task)).text for path in OURS for task in ids[:2]}
+    config = subprocess.run(
+        [sys.executable, "-m", "tasks_app", "config"],
+        env=house.environment(**said, PYTHONPATH=str(HOUSE)),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    with redis.Redis.from_url(url) as client:
+        left = str([(found, client.dump(found)) for found in client.scan_iter()])
+    places = {
+        "log of the worker": worker.log(),
+        "log of beat": beat.log(),
+        "log of Flower": flower.log(),
+        "events": str(listener.events),
+        "what the broker was sent": "\n".join(tap.heard),
+        "what lies in the broker": left,
+        "the settings": config.stdout + config.stderr,
+        **{f"Flower's {path}": content for path, content in of_flower.items()},
+        **{f"our {path}": content for path, content in of_ours.items()},
+        **{f"table {name}": content for name, content in dump(house.url).items()},
+    }
+    assert {
+        place for place, content in places.items() if secret in content or key in content
+    } == set()
+    # Each of them is really being looked at, and the secret is there for who has the key.
+    assert "v1.k1." in places["table task_error"]
+    assert "encrypted" in of_ours["/tasks/{}"]
+    assert "k1:***" in config.stdout
+    with house.engine.connect() as connection:
+        task = get_task(connection, ids[0])
+    encryption.cache_clear()
+    assert task is not None
+    assert task.result == {"echo": secret}
     listener.end()
     tap.end()

@@ -5,17 +5,23 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
 from celery import Celery
+from sqlalchemy import Engine
 
-from tasks_app import cancel_task
+from tasks_app import cancel_task, create_task
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.pool.dispatch.scan import find_due
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks import browse
 from tests.broker.conftest import House
-from tests.fuzz.forgery import Forger
-from tests.waiting import until
-
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
+from tests.clock import until
+from tests.factory import as_json, claimer
+from tests.fuzz.forgery import Forger, Oddities
 
 LISTS = ("tasks_app:default", "tasks_app:tasks_app")
 """Our queues, as kombu names their lists."""
@@ -45,6 +51,8 @@ def picture(house: House, ids: list[int]) -> Any:
     )
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(900, method="thread")
 def test_forged_messages_run_nothing_and_kill_nobody(
     house: House, dice: random.Random, count: int, tmp_path: Path
 ) -> None:
@@ -83,6 +91,8 @@ def test_forged_messages_run_nothing_and_kill_nobody(
     print(f"{count} forged messages among {len(due)} due tasks: each ran once, nobody died")
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(900, method="thread")
 def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random) -> None:
     """Else the test above would prove nothing."""
     house.worker("-Q", "lonely")
@@ -95,6 +105,8 @@ def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random
     assert house.over([task_id], 10) == {"SUCCEEDED": 1}
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(900, method="thread")
 def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     house: House, tmp_path: Path
 ) -> None:
@@ -111,3 +123,46 @@ def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     assert house.over(house.create("ok", 5, queue="deaf")) == {"SUCCEEDED": 5}
     assert deaf.alive
     app.close()
+
+
+BATCH = 500
+
+
+@pytest.mark.test_all
+def test_each_payload_is_refused_with_its_path_or_read_back_equal_among_hundreds(
+    engine: Engine, dice: random.Random, count: int
+) -> None:
+    oddities = Oddities(dice)
+    made: dict[int, Any] = {}
+    refused = 0
+    for begin in range(0, count, BATCH):
+        with engine.begin() as connection:
+            for _ in range(min(BATCH, count - begin)):
+                payload, good = oddities.payload()
+                try:
+                    task_id = create_task(connection, "t", payload)
+                except InvalidTaskError as refusal:
+                    named = refusal.path.startswith("payload")
+                    assert named and not good, refusal  # noqa: PT017, PT018  both ways are good
+                    refused += 1
+                else:
+                    assert good, payload
+                    made[int(task_id)] = as_json(payload)
+
+    with engine.begin() as connection:
+        announced = [i for found in find_due(connection, {"default": count}) for i in found.ids]
+        assert sorted(announced) == sorted(made)
+        for begin in range(0, len(announced), BATCH):
+            ids = sorted(announced[begin : begin + BATCH])
+            listed = browse.find_tasks(connection, name="t", before=ids[-1] + 1, most=len(ids))
+            shown = {task.id: task.payload for task in listed}
+            taken = claim(connection, ids, claimer(), uuid4())
+            assert {t.task_id for t in taken} == set(ids)
+            for task in taken:
+                expected = made[task.task_id]
+                assert decode(task.payload or "", "payload") == expected
+                assert shown[task.task_id] == expected
+        connection.rollback()
+    assert len(made) + refused == count
+    assert min(len(made), refused) > count / 5
+    print(f"{count} payloads: {len(made)} read back equal, {refused} refused with their path")

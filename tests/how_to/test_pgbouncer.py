@@ -25,12 +25,12 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.notify import Listener, NotifyHints
 from tasks_app.testing import drain
+from tests.clock import until
 from tests.docs.reading import blocks
 from tests.how_to.conftest import Load
 from tests.how_to.pages import page
 from tests.servers import GIVEN, NO_PGBOUNCER, NOT_OURS
 from tests.tiers import starts_processes
-from tests.waiting import until
 
 (INI,) = blocks(page("pgbouncer"), "ini")
 USED = text("SELECT count(*) FROM pg_prepared_statements")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
+from tests.clock import until
 from tests.peers.environments import both
-from tests.waiting import until
 
 OUTSIDE = """
 import os

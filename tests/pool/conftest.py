@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine
 
 from tasks_app.runtime.db.database import Database
-from tests.pool.filled import Ask, bare_database, filled
+from tests.pool.database import Ask, bare_database, filled
 from tests.servers import Databases
 
 

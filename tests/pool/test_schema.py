@@ -1,20 +1,29 @@
-"""The schema: made once, checked before use, in whichever schema the environment names."""
+"""The schema: complete, named, missing."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import InternalError, ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
+from tasks_app import NewTask, TasksError, acreate_task, create_task, create_tasks
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.retention import add_partition
 from tasks_app.pool.schema import (
@@ -28,12 +37,13 @@ from tasks_app.pool.schema import (
     migration_sql,
     newest,
 )
-from tasks_app.pool.tables import TABLES
+from tasks_app.pool.tables import TABLES, pool_name
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
+from tests.clock import until
 from tests.factory import claimed_task, pending_task, pool_of_task, tables
 from tests.pool.interleave import PATIENCE_S, pid_of, two
-from tests.waiting import until
+from tests.servers import Databases
 
 CATALOGUE = text(
     """
@@ -372,3 +382,155 @@ def test_the_shared_database_was_migrated_and_is_good(connection: Connection) ->
     check_schema(connection)
 
     assert claimed_task(connection)
+
+
+OPTIONS = text("""
+    SELECT option_name, CAST(option_value AS double precision)
+    FROM pg_class c CROSS JOIN LATERAL pg_options_to_table(c.reloptions)
+    WHERE c.oid = CAST(:name AS regclass) AND option_value ~ '^[0-9.]+$'
+""")
+ROWS = 1_000_000
+SERVERS_OWN = 50 + 0.2 * ROWS
+"""Dead rows at which a server vacuums by default."""
+
+
+@pytest.mark.parametrize("name", ["task_pending", "task_progress", "task_lock", "task_batch"])
+def test_dead_rows_are_cleared_away_early_and_updates_have_room(
+    connection: Connection, name: str
+) -> None:
+    found = dict(tuple(row) for row in connection.execute(OPTIONS, {"name": name}))
+    share = found["autovacuum_vacuum_scale_factor"]
+
+    assert found["autovacuum_vacuum_threshold"] + share * ROWS <= SERVERS_OWN / 2 + 1_000
+    assert found.get("fillfactor", 70) <= 70
+
+
+SECRET = {"card": "canary4111"}
+NAME = "no_schema_yet"
+
+
+@pytest.fixture(scope="module")
+def bare_url(postgres: Any) -> Iterator[str]:
+    """A database without our tables."""
+    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
+    with administrator.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {NAME}"))
+    yield postgres.url_of(NAME)
+    with administrator.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {NAME} WITH (FORCE)"))
+    administrator.dispose()
+
+
+WAYS: list[Callable[[Any], object]] = [
+    lambda session: create_task(session, "t", SECRET),
+    lambda session: create_tasks(session, [NewTask("t", SECRET), NewTask("t", SECRET)]),
+]
+
+
+def check(refusal: pytest.ExceptionInfo[Any]) -> None:
+    said = str(refusal.value)
+    assert said.startswith("The schema of tasks_app is missing in this database, or not where ")
+    assert "Run: tasks-app migrate." in said
+    assert said.endswith(
+        "The transaction is in error now, as after any statement that failed: roll it back."
+    )
+    assert "canary" not in "".join(traceback.format_exception(refusal.value))
+    assert refusal.value.__context__ is None  # nor where those look who show all of an error
+    assert isinstance(refusal.value, TasksError)
+
+
+@pytest.mark.parametrize("create", WAYS, ids=["one", "many"])
+def test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it(
+    bare_url: str, create: Callable[[Any], object]
+) -> None:
+    engine = create_engine(bare_url)  # a producer's own: it shows parameters in its errors
+    with Session(engine) as session:
+        with pytest.raises((SchemaError, ProgrammingError)) as refusal:
+            create(session)
+
+        with pytest.raises(InternalError, match="current transaction is aborted"):
+            session.execute(text("SELECT 1"))
+        session.rollback()
+        assert session.execute(text("SELECT 1")).scalar() == 1
+    engine.dispose()
+
+    check(refusal)
+
+
+@pytest.mark.parametrize("create", WAYS, ids=["one", "many"])
+def test_also_on_a_connection_of_psycopg(bare_url: str, create: Callable[[Any], object]) -> None:
+    url = make_url(bare_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection, pytest.raises(SchemaError) as refusal:
+        create(connection)
+
+    check(refusal)
+
+
+def test_also_in_an_async_session(bare_url: str) -> None:
+    async def create() -> None:
+        engine = create_async_engine(bare_url)
+        try:
+            async with AsyncSession(engine) as session:
+                await acreate_task(session, "t", SECRET)
+        finally:
+            await engine.dispose()
+
+    with pytest.raises(SchemaError) as refusal:
+        asyncio.run(create())
+
+    check(refusal)
+
+
+def test_a_schema_that_is_too_old_is_said(bare_url: str) -> None:
+    engine = create_engine(bare_url)
+    with engine.connect() as connection:  # and never commit
+        connection.execute(text("CREATE TABLE task_pending (id int)"))
+
+        with pytest.raises(SchemaError, match="is not the one that this version needs") as refusal:
+            create_task(connection, "t", SECRET)
+    engine.dispose()
+
+    assert "canary" not in "".join(traceback.format_exception(refusal.value))
+
+
+def test_it_stays_as_it_is(engine: Engine) -> None:
+    names = []
+    for _ in range(2):
+        with engine.connect() as connection:
+            names.append(pool_name(connection))
+
+    assert names[0] == names[1]
+    assert len(names[0] or "") == 12
+
+
+@pytest.mark.test_all
+def test_a_copy_of_the_database_has_another(engine: Engine, databases: Databases) -> None:
+    body = "SELECT prosrc FROM pg_proc WHERE proname = 'task_pool'"
+    with engine.connect() as connection:
+        own, source = pool_name(connection), connection.execute(text(body)).scalar_one()
+    copy = create_engine(databases.create("pool_copy"))
+    try:
+        with copy.begin() as connection:
+            connection.exec_driver_sql(
+                f"CREATE FUNCTION task_pool() RETURNS text LANGUAGE sql AS $${source}$$"
+            )
+            assert pool_name(connection) not in (None, own)
+    finally:
+        copy.dispose()
+        databases.drop("pool_copy")
+
+
+def test_a_schema_that_knows_none_fails_nobodys_transaction(connection: Connection) -> None:
+    connection.execute(text("DROP FUNCTION task_pool()"))
+
+    assert pool_name(connection) is None
+    assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+@pytest.mark.parametrize("role", ["pool_name_stranger"])
+def test_whoever_may_use_the_schema_may_ask(connection: Connection, role: str) -> None:
+    own = pool_name(connection)
+    connection.exec_driver_sql(f"CREATE ROLE {role}")
+    connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
+
+    assert pool_name(connection) == own

@@ -11,10 +11,10 @@ from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.standby import Standby
+from tests.clock import until
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.memory import Memory
-from tests.waiting import until
 
 LEASE_S = 9
 PAST = datetime.now(UTC) - timedelta(minutes=10)

@@ -18,9 +18,9 @@ from psycopg import errors
 
 from tasks_app.pool.runs.settle_success import success_statement
 from tasks_app.runtime.handler_db.ends import EndsRuns, RunEnd, Steps
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.labour import Labour
-from tests.waiting import until
 
 FATAL = ("08", "57P", "25P03", "25P04")
 STATEMENTS = {

@@ -17,6 +17,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app import acancel_task, acreate_task, acreate_tasks
 from tasks_app.runtime.handler_db import handler_sessions
 from tests.cases import in_one_test
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.effects import (  # noqa: F401  fixtures
     KILL_ME,
@@ -25,7 +26,6 @@ from tests.runtime.effects import (  # noqa: F401  fixtures
     test_effects_roll_back_when_the_lease_was_lost_meanwhile,
 )
 from tests.runtime.handler_db.twins import twin
-from tests.waiting import until
 
 INSERT = b"INSERT INTO effect"
 """What handlers do, and no housekeeper, whose COMMIT might be lost in place of theirs."""

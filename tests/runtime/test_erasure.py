@@ -30,9 +30,9 @@ from tasks_app.pool.tables import TABLES
 from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.pool.tasks.run_records import LinesOfRun, keep_lines, read_lines
 from tasks_app.runtime.erasure import erase, preview_erasure
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.test_runs import OLD
-from tests.waiting import until
 
 CANARY = "canary-4711"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tasks_app.runtime import health_files
 from tasks_app.runtime.health_files import Liveness, judge
-from tests.waiting import until
+from tests.clock import until
 
 
 @pytest.fixture(autouse=True)

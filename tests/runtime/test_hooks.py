@@ -13,11 +13,11 @@ from tasks_app import Cancel, Fail, Notice, Retry, Skip, Snooze
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Hooks, NoticeKind
 from tasks_app.runtime.leader.rescuer import Rescuer
+from tests.clock import until
 from tests.factory import claimed_task, claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
 from tests.tiers import few
-from tests.waiting import until
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.statements import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.execution.flushes import flushes_and_counts
-from tests.runtime.execution.warm_child import carry_out, known_as_writes, run_many, warm
+from tests.runtime.execution.test_way import carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
-from tests.waiting import until
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 KILL_ME = "SELECT pg_terminate_backend(pg_backend_pid())"

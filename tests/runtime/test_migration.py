@@ -18,10 +18,10 @@ from tasks_app.pool import schema
 from tasks_app.pool.schema import current, lock_migrations, newest
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
+from tests.clock import until
 from tests.factory import pending_task
 from tests.releases import BETWEEN, NEXT, next_release
 from tests.servers import Databases
-from tests.waiting import until
 
 pytestmark = pytest.mark.test_all
 

@@ -18,10 +18,10 @@ from tasks_app.runtime.api.producer import NewTask, create_task, create_tasks
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import adrain, arun, drain, run
-from tests.runtime import odd_handlers as odd
+from tests.runtime import test_odd_handlers as odd
 from tests.runtime.handler_db.twins import twin
 from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  a fixture
-from tests.runtime.odd_handlers import Odd, Run
+from tests.runtime.test_odd_handlers import Odd, Run
 from tests.testing.test_drain import Remark
 from tests.tiers import few
 

@@ -146,7 +146,7 @@ BATCHES = (
         "tasks_app/batch/execution/chunk.py",
         "parts += [part[middle:], part[:middle]]",
         "parts += [part[:middle]]",
-        "tests/batch/test_sift.py::test_all_rows_but_the_bad_ones_are_done_once_and_in_order",
+        "tests/batch/test_planners.py::test_all_rows_but_the_bad_ones_are_done_once_and_in_order",
     ),
     mutant(
         "taker that does not wait for others' rows",

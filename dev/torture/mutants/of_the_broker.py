@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dev.torture.mutants.change import mutant
 
-LIMITS = "tests/broker/config/test_pool_limits.py::test_"
+LIMITS = "tests/broker/test_config.py::test_"
 LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
-POOLS = "tests/broker/publish/test_two_pools.py::"
-REFUSALS = "tests/broker/checks/test_celery_refusals.py::test_"
-SETTINGS = "tests/broker/config/test_celery_settings.py::test_"
+POOLS = "tests/broker/test_two_pools.py::"
+REFUSALS = "tests/broker/test_celery_refusals.py::test_"
+SETTINGS = "tests/broker/test_celery_settings.py::test_"
 
 BROKER = (
     mutant(
@@ -113,6 +113,6 @@ BROKER = (
         "tasks_app/broker/checks.py",
         "                enter_breakers(connection, HANDLERS)\n",
         "",
-        "tests/broker/worker/test_breaker.py::test_few_more_calls_go_out_than_its_threshold",
+        "tests/broker/test_worker.py::test_few_more_calls_go_out_than_its_threshold",
     ),
 )

@@ -23,7 +23,7 @@ CONNECTIONS = (
         "tasks_app/pool/connection/sessions.py",
         '    "jit": "off",\n',
         "",
-        "tests/runtime/db/test_database.py::test_our_settings_hold_in_all_that_we_do",
+        "tests/runtime/db/test_connections.py::test_our_settings_hold_in_all_that_we_do",
     ),
     mutant(
         "nobody looks at the sockets of idle connections",
@@ -186,7 +186,6 @@ CONNECTIONS = (
         "tasks_app/broker/worker.py",
         "        check_guard()\n",
         "",
-        "tests/broker/test_internals.py::"
-        "test_a_worker_that_could_not_guard_its_queues_does_not_start",
+        "tests/broker/test_tasks.py::test_a_worker_that_could_not_guard_its_queues_does_not_start",
     ),
 )

@@ -7,7 +7,7 @@ from dev.torture.mutants.change import mutant
 FIRING = "tasks_app/pool/db_scheduler/functions.py"
 RUNNING = "tasks_app/pool/db_scheduler/running.py"
 UPKEEP = "tasks_app/pool/db_scheduler/upkeep.py"
-TESTS = "tests/pool/db_scheduler/test_functions.py::"
+TESTS = "tests/pool/db_scheduler/test_firing.py::"
 TESTS_OF_FIRING = "tests/pool/db_scheduler/test_firing.py::"
 
 DB_SCHEDULER = (
@@ -75,7 +75,7 @@ DB_SCHEDULER = (
         RUNNING,
         "            SET CONSTRAINTS ALL IMMEDIATE;\n",
         "",
-        "tests/pool/db_scheduler/test_statements.py::"
+        "tests/pool/db_scheduler/test_running.py::"
         "test_what_a_deferred_trigger_refuses_is_charged_and_others_go_on",
     ),
 )

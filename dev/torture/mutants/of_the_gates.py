@@ -7,16 +7,16 @@ from dev.torture.mutants.change import mutant
 ROOMS = "tasks_app/pool/flow_control/capacity.py"
 ADMISSION = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
-CLEAR = "tests/pool/flow_control/test_clear_gates.py::test_"
+CLEAR = "tests/pool/flow_control/test_limits.py::test_"
 LIMITS = "tests/pool/flow_control/test_limits.py::test_"
 RUNS = "tests/runtime/flow_control/test_gates.py::test_"
-SEVERAL = "tests/pool/flow_control/test_several_limit_keys.py::test_"
+SEVERAL = "tests/pool/flow_control/test_limits.py::test_"
 SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
 BREAKER = "tests/pool/flow_control/test_breaker.py::"
 OUTAGES = "tests/runtime/flow_control/test_outages.py::TestBreakers::test_"
 WAKE = "tasks_app/pool/flow_control/waiting_list.py"
-WAKES = "tests/pool/flow_control/test_wakes.py::test_"
-SWEEPS = "tests/runtime/leader/test_sweeper.py::test_"
+WAKES = "tests/pool/flow_control/test_races_of_gates.py::test_"
+SWEEPS = "tests/runtime/leader/test_rescuer.py::test_"
 
 GATES = (
     mutant(
@@ -97,7 +97,7 @@ GATES = (
         "tasks_app/domain/flow_control/admission.py",
         "(not self.ordered or task_id == self.head)",
         "True",
-        "tests/domain/flow_control/test_admission.py::test_of_an_order_key_the_head_passes_alone",
+        "tests/domain/test_flow_control.py::test_of_an_order_key_the_head_passes_alone",
     ),
     mutant(
         "a head that failed holds nobody",
@@ -145,7 +145,7 @@ GATES = (
         "tasks_app/pool/tasks/insert.py",
         "SELECT pg_advisory_xact_lock(k.hash) FROM",
         "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
-        "tests/pool/tasks/test_strict_order.py::"
+        "tests/pool/tasks/test_copy.py::"
         "test_the_second_producer_of_a_key_waits_for_the_first_ones_commit",
     ),
     mutant(
@@ -218,7 +218,7 @@ GATES = (
         "tasks_app/pool/fragments/conditions.py",
         "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
         "GROUP BY w.queue HAVING false",
-        "tests/pool/flow_control/test_queue_settings.py::TestWindows::"
+        "tests/pool/flow_control/test_queues.py::TestWindows::"
         "test_outside_its_windows_nothing_of_a_queue_is_claimed",
     ),
     mutant(

@@ -9,8 +9,8 @@ MAKE = "tasks_app/pool/task_groups.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 REQUEUE = "tasks_app/pool/tasks/requeue.py"
 PROGRESS = "tasks_app/pool/tasks/run_records.py"
-GROUPS = "tests/pool/groups/test_groups.py::test_"
-KEPT = "tests/pool/tasks/test_checkpoint.py::test_"
+GROUPS = "tests/pool/test_task_groups.py::test_"
+KEPT = "tests/pool/tasks/test_requeue.py::test_"
 
 GROUPS_AND_PROGRESS = (
     mutant(

@@ -7,11 +7,11 @@ from dev.torture.mutants.change import mutant
 PAGES = "tasks_app/pool/batch/sources/pages.py"
 WRITTEN = "tasks_app/pool/batch/sources/predicate.py"
 ODD = "tests/batch/test_odd_keys.py::test_each_row_is_done_once"
-FEEDING = "tests/batch/test_feeding.py::test_"
-DEFERRED = "tests/batch/test_deferred.py::test_"
-FILES = "tests/batch/test_odd_files.py::test_"
+FEEDING = "tests/batch/test_chunks.py::test_"
+DEFERRED = "tests/batch/test_runs.py::test_"
+FILES = "tests/batch/test_files.py::test_"
 LOOPS = "tests/runtime/handlers/test_chunks.py::test_"
-ONCE = "tests/batch/test_once.py::test_every_row_is_done_once"
+ONCE = "tests/batch/test_restarts.py::test_every_row_is_done_once"
 
 KEYS = (
     mutant(
@@ -37,7 +37,7 @@ KEYS = (
         "tasks_app/domain/partition/keys.py",
         '    words = format(key, "f")\n',
         '    words = format(key.normalize(), "f")\n',
-        "tests/domain/partition/test_keyset.py::test_a_key_comes_back",
+        "tests/domain/test_partition.py::test_a_key_comes_back",
     ),
     mutant(
         "two instants that a clock shows as one",
@@ -133,7 +133,7 @@ KEYS = (
         "tasks_app/domain/batch/records.py",
         "return str(_ALL_DIGITS.normalize(exact) or 0)",
         "return repr(value)",
-        "tests/domain/batch/test_batch.py::test_a_number_is_one_however_it_is_written",
+        "tests/domain/test_batch.py::test_a_number_is_one_however_it_is_written",
     ),
     mutant(
         "two instances of one instant",
@@ -141,7 +141,7 @@ KEYS = (
         "tasks_app/domain/batch/records.py",
         "value.astimezone(UTC).isoformat()",
         "value.isoformat()",
-        "tests/domain/batch/test_batch.py::test_equal_parameters_of_each_kind_are_one_instance",
+        "tests/domain/test_batch.py::test_equal_parameters_of_each_kind_are_one_instance",
     ),
     mutant(
         "column that changes its type",
@@ -157,7 +157,7 @@ KEYS = (
         "tasks_app/batch/files/segments.py",
         "                _check_quotes(file, head, record)\n",
         "",
-        "tests/batch/test_odd_files.py::test_a_stray_quote_that_hides_lines_is_refused_at_the_plan",
+        "tests/batch/test_files.py::test_a_stray_quote_that_hides_lines_is_refused_at_the_plan",
     ),
     mutant(
         "time that was shown on a day off",
@@ -165,7 +165,7 @@ KEYS = (
         "tasks_app/domain/schedules/days_off.py",
         "if isinstance(self.timing, Cron):",
         "if False:",
-        "tests/domain/schedules/test_days_off.py::"
+        "tests/domain/test_days_off.py::"
         "test_a_time_that_was_skipped_on_a_day_off_is_kept_on_the_next_working_day",
     ),
     mutant(

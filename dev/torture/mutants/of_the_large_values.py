@@ -5,9 +5,9 @@ from __future__ import annotations
 from dev.torture.mutants.change import mutant
 
 RUNS = "tests/runtime/large_values/test_runs.py::"
-ENDS = "tests/runtime/large_values/test_ends.py::"
+ENDS = "tests/runtime/large_values/test_runs.py::"
 STORES = "tests/runtime/large_values/test_stores.py::"
-SECRETS = "tests/runtime/large_values/test_secrets_and_moves.py::"
+SECRETS = "tests/runtime/large_values/test_stores.py::"
 ROWS = "tasks_app/pool/tasks/large_values.py"
 
 LARGE_VALUES = (

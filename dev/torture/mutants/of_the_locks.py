@@ -6,8 +6,8 @@ from dev.torture.mutants.change import mutant
 
 ACQUIRE = "tasks_app/pool/locks/acquire.py"
 HOLD = "tasks_app/pool/locks/holders.py"
-VERBS = "tests/pool/locks/test_locks.py::"
-RACES = "tests/pool/locks/test_races_of_locks.py::test_"
+VERBS = "tests/pool/test_locks.py::"
+RACES = "tests/pool/test_races_of_locks.py::test_"
 WAKE_UPS = "tests/runtime/locks/test_wake_ups.py::test_"
 HANDLERS = "tests/runtime/locks/test_locks.py::TestHandlers::test_"
 
@@ -114,7 +114,7 @@ LOCKS = (
         "tasks_app/pool/locks/acquire.py",
         "(h.fence IS NOT NULL OR q.holder_id < p.holder_id)",
         "h.fence IS NOT NULL",
-        "tests/pool/locks/test_wake.py::test_the_first_in_line_is_told_and_nobody_behind_it",
+        "tests/pool/test_locks.py::test_the_first_in_line_is_told_and_nobody_behind_it",
     ),
     mutant(
         "lock waited for without a look first",

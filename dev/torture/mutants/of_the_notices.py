@@ -6,7 +6,7 @@ from dev.torture.mutants.change import mutant
 
 LISTENER = "tests/runtime/notify/test_listener.py::"
 STANDALONE = "tests/runtime/worker/test_standalone.py::"
-TRIGGER = "tests/pool/operations/test_notify_trigger.py::"
+TRIGGER = "tests/pool/operations/test_grants.py::"
 
 NOTICES = (
     mutant(

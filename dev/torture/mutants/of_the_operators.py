@@ -11,7 +11,7 @@ ODD = "tests/runtime/db/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
 LOG = "tests/runtime/tracing/test_attempt_log.py::"
 EXPLAIN = "tests/pool/operations/test_explain.py::"
-SECRETS = "tests/broker/config/test_secrets.py::"
+SECRETS = "tests/broker/test_config.py::"
 TRANSFER = "tasks_app/pool/tasks/transfer.py"
 MOVES = "tests/runtime/test_transfer.py::test_"
 SCHEMA = "tasks_app/pool/schema.py"
@@ -50,7 +50,7 @@ OPERATORS = (
         "tasks_app/domain/tasks/payload_checks.py",
         'return f"\\0{int(value)}.0"',
         "return int(value)",
-        "tests/domain/tasks/test_payload.py::"
+        "tests/domain/test_payload.py::"
         "test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds",
     ),
     mutant(
@@ -131,7 +131,7 @@ OPERATORS = (
         "tasks_app/alembic.py",
         "return (schema or default) == (SCHEMA or default)",
         "return bool(default)",
-        "tests/deployment/test_alembic.py::test_in_a_schema_of_its_own_only_ours_is_left_alone",
+        "tests/deployment/test_package.py::test_in_a_schema_of_its_own_only_ours_is_left_alone",
     ),
     mutant(
         "secrets: broker URLs",
@@ -147,7 +147,7 @@ OPERATORS = (
         "tasks_app/domain/config/setting_sources.py",
         "            urls[place] = MASK\n",
         "            urls[place] = url\n",
-        "tests/domain/config/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
+        "tests/domain/test_config.py::test_of_what_is_no_url_nothing_is_shown",
     ),
     mutant(
         "grants: columns",
@@ -188,7 +188,7 @@ OPERATORS = (
         "        schema_error = _schema_error(error)\n        if not schema_error:\n"
         "            raise\n    raise SchemaError(schema_error)  # outside",
         "        raise\n    raise SchemaError(schema_error)  # outside",
-        "tests/pool/test_missing_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
+        "tests/pool/test_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
     ),
     mutant(
         "explain: the broker",
@@ -228,7 +228,7 @@ OPERATORS = (
         "tasks_app/runtime/migration.py",
         "dropped = _clean(connection)",
         "dropped: list[str] = []",
-        "tests/runtime/test_reindex.py::test_what_a_killed_try_left_half_done_is_dropped",
+        "tests/runtime/test_transfer.py::test_what_a_killed_try_left_half_done_is_dropped",
     ),
     mutant(
         "import: twice is two",
@@ -271,7 +271,7 @@ OPERATORS = (
         "tasks_app/pool/operations/diagnostics.py",
         "p.due_at <= CAST(:since AS timestamptz)",
         "(p.due_at <= {NOW} OR p.due_at <= CAST(:since AS timestamptz))",
-        "tests/cli/test_drained.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"
+        "tests/cli/test_work.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"
         "_parked",
     ),
 )

@@ -8,7 +8,7 @@ SPANS = "tasks_app/domain/partition/check.py"
 CHECK = "tasks_app/domain/partition/check.py"
 PREDICATE = "tasks_app/pool/batch/sources/predicate.py"
 DIVIDE = "tasks_app/pool/batch/partitions.py"
-JUDGED = "tests/domain/partition/test_check.py::test_"
+JUDGED = "tests/domain/test_partition.py::test_"
 OWNED = "tests/batch/test_sources.py::test_each_row_once_whatever_splits_it"
 ONCE = "tests/batch/test_runs.py::test_each_row_is_done_once"
 FILES = "tests/batch/test_files.py::test_"
@@ -109,7 +109,7 @@ PARTITIONS = (
         SPANS,
         "extent.below or _less(least, span.low)",
         "extent.below",
-        "tests/batch/test_wrong_plans.py::test_ranges_in_code",
+        "tests/batch/test_replan.py::test_ranges_in_code",
     ),
     mutant(
         "greatest key of nobody",
@@ -117,7 +117,7 @@ PARTITIONS = (
         SPANS,
         "extent.above or _less(span.high, most) or span.high == most",
         "extent.above or _less(span.high, most)",
-        "tests/batch/test_wrong_plans.py::test_ranges_in_code",
+        "tests/batch/test_replan.py::test_ranges_in_code",
     ),
     mutant(
         "overlap that nobody sees",
@@ -149,7 +149,7 @@ PARTITIONS = (
         "tasks_app/batch/validate.py",
         "    if found:\n",
         "    if False:\n",
-        "tests/batch/test_wrong_plans.py::test_ranges_in_code",
+        "tests/batch/test_replan.py::test_ranges_in_code",
     ),
     mutant(
         "segment that ends a byte early",
@@ -165,7 +165,7 @@ PARTITIONS = (
         "tasks_app/batch/files/records.py",
         "if quotes % 2 == 0:",
         "if True:",
-        "tests/batch/test_odd_files.py::test_a_stray_quote_that_hides_lines_is_refused_at_the_plan"
+        "tests/batch/test_files.py::test_a_stray_quote_that_hides_lines_is_refused_at_the_plan"
         "[inch marks in two lines]",
     ),
     mutant(

@@ -81,8 +81,8 @@ POOL = (
         """SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})""",
         """SELECT p.id FROM {PENDING} p WHERE p.state = '{State.RUNNING}' AND p.owner IN (
             SELECT owner FROM {PENDING} o WHERE o.id = ANY(CAST(:ids AS bigint[]))) {_LOCK})""",
-        "tests/pool/runs/test_renew.py::test_a_stale_fence_renews_nothing",
-        "tests/pool/runs/test_renew.py::test_other_claims_of_the_same_owner_are_not_renewed",
+        "tests/pool/runs/test_leases.py::test_a_stale_fence_renews_nothing",
+        "tests/pool/runs/test_leases.py::test_other_claims_of_the_same_owner_are_not_renewed",
     ),
     mutant(
         "a rescue that does not look again",
@@ -107,7 +107,7 @@ POOL = (
         RESCUE,
         "{NOW} + random() * least(",
         "{NOW} + least(",
-        "tests/pool/runs/test_rescue.py::"
+        "tests/pool/runs/test_leases.py::"
         "test_rescued_tasks_come_back_at_random_distances_that_double_with_each_crash",
     ),
     mutant(
@@ -116,7 +116,7 @@ POOL = (
         RESCUE,
         "least(p.crashes + 1, 32767)::smallint AS crashes",
         "p.crashes AS crashes",
-        "tests/pool/runs/test_rescue.py::"
+        "tests/pool/runs/test_leases.py::"
         "test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure",
     ),
     mutant(
@@ -141,7 +141,7 @@ POOL = (
         CLAIM,
         'ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""',
         'ORDER BY p.id"""',
-        "tests/pool/runs/test_claim_races.py::"
+        "tests/pool/runs/test_claim.py::"
         "test_eight_processes_race_over_ten_copies_of_each_id_and_each_is_claimed_once",
     ),
     mutant(
@@ -163,7 +163,7 @@ POOL = (
         CLAIM_NEXT,
         "ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p",
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
-        "tests/pool/runs/test_claim_next.py::test_two_workers_that_ask_at_once_get_different_tasks",
+        "tests/pool/runs/test_claim.py::test_two_workers_that_ask_at_once_get_different_tasks",
         f"{RACES}claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothing",
     ),
     mutant(
@@ -172,7 +172,7 @@ POOL = (
         CLAIM,
         "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_DEFAULTS}",
         "AND {UNLIMITED} AND {NO_QUEUE_DEFAULTS}",
-        "tests/pool/flow_control/test_claim_unhindered.py::"
+        "tests/pool/flow_control/test_limits.py::"
         "test_it_takes_nothing_while_anything_stands_before_anybody",
     ),
     mutant(
@@ -181,7 +181,7 @@ POOL = (
         CLAIM,
         'f"NOT {ALONE} AND {UNLIMITED}',
         'f"{UNLIMITED}',
-        "tests/pool/flow_control/test_claim_unhindered.py::"
+        "tests/pool/flow_control/test_limits.py::"
         "test_a_row_that_is_not_there_to_take_with_others_is_left",
     ),
     mutant(

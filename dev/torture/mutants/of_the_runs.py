@@ -12,7 +12,7 @@ ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
 SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
 FORBIDDEN = (
-    "tests/runtime/ends/test_forbidden.py::"
+    "tests/runtime/ends/test_contract.py::"
     "test_what_is_forbidden_fails_alone_and_leaves_nothing[plain]"
 )
 EFFECTS = "tests/runtime/test_effects.py::"
@@ -86,7 +86,7 @@ RUNS = (
         DRIVER,
         "self.is_spoiled = self.is_spoiled or stays_in_session(statement)",
         "self.is_spoiled = self.is_spoiled",
-        "tests/runtime/handler_db/test_handler_statements.py::test_a_connection_is_lent_again_only_as_it_was",
+        "tests/runtime/handler_db/test_connection_liveness.py::test_a_connection_is_lent_again_only_as_it_was",
     ),
     mutant(
         "a connection outlives its run",

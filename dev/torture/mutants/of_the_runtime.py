@@ -9,9 +9,9 @@ PUBLISHED = "tasks_app/runtime/leader/dispatcher.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 RETURNER = "tasks_app/runtime/worker/housekeeper.py"
 REAPER = "tasks_app/runtime/worker/reaper.py"
-SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
+SCAN = "tests/runtime/leader/test_dispatcher.py::"
 LOOKAHEAD = "tasks_app/runtime/leader/dispatcher.py"
-DELAYED = "tests/runtime/dispatch/test_delay_lookahead.py::"
+DELAYED = "tests/runtime/leader/test_delays.py::"
 ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
 
 RUNTIME = (
@@ -71,7 +71,7 @@ RUNTIME = (
         "tasks_app/runtime/worker/standalone.py",
         "return self._names | others",
         "return self._names",
-        "tests/runtime/inflight/test_passing_on.py::"
+        "tests/runtime/execution/test_inflight.py::"
         "test_a_worker_without_a_broker_parks_only_what_nobody_knows",
     ),
     mutant(
@@ -89,7 +89,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/executor.py",
         "self._passing_on.pass_on_unknown(group)",
         "pass",
-        "tests/runtime/inflight/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
+        "tests/runtime/execution/test_inflight.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
     mutant(
         "remembers for ever",
@@ -146,7 +146,7 @@ RUNTIME = (
         "tasks_app/runtime/scan.py",
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
-        "tests/runtime/scan/test_passes.py::"
+        "tests/runtime/leader/test_delays.py::"
         "test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones",
     ),
     mutant(
@@ -288,7 +288,7 @@ RUNTIME = (
         "tasks_app/domain/tasks/payload_type.py",
         "        return self._adapter.validate_json(text)\n",
         "        return json.loads(text)\n",
-        "tests/domain/tasks/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
+        "tests/domain/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
     ),
     mutant(
         "payload that is read as another value",
@@ -296,7 +296,7 @@ RUNTIME = (
         "tasks_app/domain/tasks/payload_type.py",
         "        if wanted is not _AS_WRITTEN:\n",
         "        if wanted is None:\n",
-        "tests/domain/tasks/test_payload_type.py::"
+        "tests/domain/test_payload_type.py::"
         "test_what_would_be_read_as_another_value_is_refused_with_its_path",
     ),
     mutant(

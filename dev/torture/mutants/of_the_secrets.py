@@ -5,7 +5,7 @@ from __future__ import annotations
 from dev.torture.mutants.change import mutant
 
 RUNS = "tests/runtime/encryption/test_runs.py::"
-MISSING = "tests/runtime/encryption/test_missing_key.py::"
+MISSING = "tests/runtime/encryption/test_rotation.py::"
 INVOCATION = "tasks_app/runtime/execution/invocation.py"
 SECRECY = "tasks_app/runtime/execution/invocation.py"
 ERASE = "tests/runtime/test_erasure.py::"
@@ -17,7 +17,7 @@ SECRETS = (
         "tasks_app/domain/encryption.py",
         'return "\\0".join((TOKEN_VERSION, key_id, kind, name)).encode()',
         'return "\\0".join((TOKEN_VERSION, key_id)).encode()',
-        "tests/domain/encryption/test_keyring.py::test_a_token_opens_only_as_its_own_kind_and_name",
+        "tests/domain/test_durations.py::test_a_token_opens_only_as_its_own_kind_and_name",
     ),
     mutant(
         "secrets: result",
@@ -146,8 +146,7 @@ SECRETS = (
         "tasks_app/runtime/execution/completion.py",
         "cause = self._masked(error, task)",
         "cause = cause_of(error)",
-        "tests/runtime/encryption/test_masking.py::"
-        "test_no_error_text_quotes_it_wherever_it_is_stored",
+        "tests/runtime/encryption/test_keys.py::test_no_error_text_quotes_it_wherever_it_is_stored",
     ),
     mutant(
         "masks: server",
@@ -155,7 +154,7 @@ SECRETS = (
         "tasks_app/runtime/execution/completion.py",
         "text = without_row_details(cause.message, error)",
         "text = cause.message",
-        "tests/runtime/encryption/test_masking.py::test_nothing_is_stored_of_what_the_database_cut",
+        "tests/runtime/encryption/test_keys.py::test_nothing_is_stored_of_what_the_database_cut",
     ),
     mutant(
         "masks: readers",

@@ -6,7 +6,7 @@ from dev.torture.mutants.change import mutant
 
 SCANNER = "tasks_app/domain/handlers/spec.py"
 HANDLER = "tasks_app/runtime/handlers/sql_handler.py"
-PARSED = "tests/domain/handlers/test_sql_statement.py::"
+PARSED = "tests/domain/test_handlers.py::"
 RUN = "tests/runtime/handlers/test_sql_handler.py::"
 
 SQL_TASKS = (

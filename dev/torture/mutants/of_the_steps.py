@@ -8,7 +8,7 @@ PROGRESS = "tasks_app/batch/progress.py"
 RUNS = "tasks_app/pool/batch/partition_runs.py"
 JOBS = "tests/batch/test_runs.py::test_"
 ABORTS = "tests/batch/test_aborts.py::test_"
-REQUEUES = "tests/batch/test_requeues.py::test_"
+REQUEUES = "tests/batch/test_aborts.py::test_"
 RESTARTS = "tests/batch/test_restarts.py::test_"
 RACES = "tests/batch/test_races.py::test_"
 
@@ -35,7 +35,7 @@ STEPS = (
         "tasks_app/domain/batch/policies.py",
         "math.ceil(self.share * total - 1e-9)",
         "math.floor(self.share * total)",
-        "tests/domain/batch/test_batch.py::test_what_follows_when_partitions_have_ended",
+        "tests/domain/test_batch.py::test_what_follows_when_partitions_have_ended",
     ),
     mutant(
         "quorum as computers multiply",
@@ -43,7 +43,7 @@ STEPS = (
         "tasks_app/domain/batch/policies.py",
         "math.ceil(self.share * total - 1e-9)",
         "math.ceil(self.share * total + 1e-9)",
-        "tests/domain/batch/test_batch.py::test_what_follows_when_partitions_have_ended",
+        "tests/domain/test_batch.py::test_what_follows_when_partitions_have_ended",
     ),
     mutant(
         "one round too many",
@@ -149,6 +149,6 @@ STEPS = (
         "tasks_app/domain/batch/records.py",
         "in sorted(parts.items())",
         "in parts.items()",
-        "tests/domain/batch/test_batch.py::test_the_order_of_parameters_does_not_matter",
+        "tests/domain/test_batch.py::test_the_order_of_parameters_does_not_matter",
     ),
 )

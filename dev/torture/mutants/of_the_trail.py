@@ -48,7 +48,7 @@ TRAIL = (
         "tasks_app/pool/fragments/move_rows.py",
         "{UNPARKED}, changed_at = {NOW},",
         "{UNPARKED},",
-        "tests/pool/tasks/test_updated_at.py::test_it_is_the_instant_of_each_move",
+        "tests/pool/tasks/test_copy.py::test_it_is_the_instant_of_each_move",
     ),
     mutant(
         "sub-status: pools",

@@ -6,8 +6,8 @@ from dev.torture.mutants.change import mutant
 
 AMEND = "tasks_app/pool/tasks/amend.py"
 VERBS = "tests/pool/tasks/test_amend_waiting.py::"
-RACES = "tests/runtime/api/test_races_of_verbs.py::"
-BULKS = "tests/runtime/api/test_bulk_of_waiting.py::"
+RACES = "tests/runtime/api/test_queues.py::"
+BULKS = "tests/runtime/api/test_bulk.py::"
 
 WAITING = (
     mutant(

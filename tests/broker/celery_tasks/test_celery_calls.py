@@ -22,7 +22,7 @@ from tasks_app import InvalidTaskError, NewTask, acreate_task, create_task, crea
 from tasks_app.broker.celery_tasks import from_json
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
-from tests.installed import NEWEST_CELERY
+from tests.environment import NEWEST_CELERY
 
 app = Celery("shop", broker="redis://nowhere")
 app.set_default()

@@ -1,20 +1,35 @@
-"""The partition repository: what is put in comes out, and the database refuses what is wrong."""
+"""Plans of batches as rows, and how PostgreSQL reads their partitions."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, literal_column, select, text
 from sqlalchemy.exc import DataError, IntegrityError
 
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.hashed import Hash
+from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType, Range, ranges_between
-from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, RowCounts, Status
+from tasks_app.domain.partition.records import (
+    Partition,
+    PartitionKind,
+    Plan,
+    RowCounts,
+    Status,
+    Table,
+)
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch import partitions as store
+from tasks_app.pool.batch.sources import buckets
+from tasks_app.pool.batch.sources.measure import leaves, physical_ranges
+from tasks_app.pool.batch.sources.predicate import inline, predicate
+from tasks_app.pool.batch.sources.relation import find
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
@@ -319,3 +334,149 @@ def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
 
     assert [each.partition.number for each in store.find_by_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]
+
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def make(connection: Connection, kind: str, *bounds: str, by: str = "RANGE (id)") -> None:
+    connection.execute(text(f"CREATE TABLE parts (id {kind}, other int) PARTITION BY {by}"))
+    for number, bound in enumerate(bounds):
+        connection.execute(text(f"CREATE TABLE parts_{number} PARTITION OF parts {bound}"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "bounds"),
+    [
+        ("bigint", "-5", "10", (-5, 10)),
+        ("numeric", "-0.5", "1.50", (Decimal("-0.5"), Decimal("1.5"))),
+        ("date", "'2026-05-01'", "'2026-06-01'", (date(2026, 5, 1), date(2026, 6, 1))),
+        ("timestamptz", "'2026-05-01 14:00+02'", "MAXVALUE", (NOON, None)),
+        ("timestamp", "MINVALUE", "'2026-05-01 12:00'", (None, NOON.replace(tzinfo=None))),
+    ],
+)
+def test_bounds_of_all_types_are_read(
+    connection: Connection, kind: str, low: str, high: str, bounds: tuple[Any, Any]
+) -> None:
+    connection.execute(text("SET LOCAL timezone = 'Asia/Kolkata'"))
+    make(connection, kind, f"FOR VALUES FROM ({low}) TO ({high})")
+
+    (found,) = physical_ranges(connection, find(connection, Table("parts")))
+
+    assert (found.name, found.range) == ("public.parts_0", Range(*bounds))
+
+
+def test_the_default_partition_has_what_lies_between(connection: Connection) -> None:
+    make(
+        connection,
+        "int",
+        "FOR VALUES FROM (1) TO (5)",
+        "FOR VALUES FROM (5) TO (9)",
+        "FOR VALUES FROM (20) TO (MAXVALUE)",
+        "DEFAULT",
+    )
+
+    found = physical_ranges(connection, find(connection, Table("parts")))
+
+    rest = [one.range for one in found if one.name == "public.parts_3"]
+    assert rest == [Range(None, 1), Range(9, 20)]
+
+
+def test_a_default_alone_has_all(connection: Connection) -> None:
+    make(connection, "int", "DEFAULT")
+
+    (found,) = physical_ranges(connection, find(connection, Table("parts")))
+
+    assert found.range == Range()
+
+
+@pytest.mark.parametrize(
+    ("kind", "by", "bound"),
+    [
+        ("int", "HASH (id)", "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"),
+        ("int", "LIST (id)", "FOR VALUES IN (1)"),
+        ("int", "RANGE (other)", "FOR VALUES FROM (1) TO (2)"),
+        ("int", "RANGE (id, other)", "FOR VALUES FROM (1, 1) TO (2, 2)"),
+        ("text", "RANGE (id)", "FOR VALUES FROM ('a') TO ('b')"),
+        ("int", "RANGE (id)", "FOR VALUES FROM (1) TO (5) PARTITION BY HASH (other)"),
+    ],
+)
+def test_what_ranges_cannot_be_aligned_to_is_refused(
+    connection: Connection, kind: str, by: str, bound: str
+) -> None:
+    make(connection, kind, bound, by=by)
+
+    with pytest.raises(PlanError, match=r"so ranges cannot be aligned .* Split it by Physical"):
+        physical_ranges(connection, find(connection, Table("parts")))
+
+
+def test_leaves_of_leaves_are_found(connection: Connection) -> None:
+    make(connection, "int", "FOR VALUES FROM (1) TO (5) PARTITION BY HASH (other)", "DEFAULT")
+    leaf = "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"
+    connection.execute(text(f'CREATE TABLE "Leaf" PARTITION OF parts_0 {leaf}'))
+
+    found = leaves(connection, find(connection, Table("parts")))
+
+    assert [str(one) for one in found] == ['public."Leaf"', "public.parts_1"]
+    assert [Table.named(str(one), "id") for one in found] == found
+    assert physical_ranges(connection, find(connection, Table("parts_1"))) == ()
+
+
+@pytest.fixture
+def orders(connection: Connection) -> Connection:
+    """Twenty thousand orders that a scan would have to read."""
+    run = connection.exec_driver_sql
+    run(
+        "CREATE TABLE orders (id integer PRIMARY KEY, place varchar(20), at date, small smallint,"
+        " note text)"
+    )
+    run(
+        "INSERT INTO orders SELECT i, 'p' || mod(i, 2000), date '2026-01-01' + mod(i, 5000),"
+        " mod(i, 3000), repeat('x', 100) FROM generate_series(1, 20000) i"
+    )
+    run('CREATE INDEX ON orders (place COLLATE "C")')
+    run("CREATE INDEX ON orders (at)")
+    run("CREATE INDEX ON orders (small)")
+    run("ANALYZE orders")
+    return connection
+
+
+def plan_of_of_predicate_plans(connection: Connection, source: Table, partition: Partition) -> str:
+    relation = find(connection, source)
+    own = predicate(partition, relation.key, relation.key_type)
+    query = select(literal_column("note")).select_from(relation.rows_of).where(own)
+    sql = inline(connection, query).replace("%", "%%")
+    return "\n".join(connection.exec_driver_sql(f"EXPLAIN {sql}").scalars())
+
+
+@pytest.mark.parametrize("key", ["id", "place", "at", "small"])
+def test_ranges_and_values_are_found_by_the_index(orders: Connection, key: str) -> None:
+    source = Table("orders", key=key)
+    partition = Even(parts=200).plan(orders, source).partitions[7]
+    assert partition.range is not None
+    values = Partition(1, PartitionKind.VALUES, values=partition.range.bounds)
+
+    assert "Index" in plan_of_of_predicate_plans(orders, source, partition)
+    assert "Index" in plan_of_of_predicate_plans(orders, source, values)
+
+
+def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> None:
+    source = Table("orders")
+    buckets.add_bucket(orders, source, "bucket", 200)
+    orders.exec_driver_sql("ANALYZE orders")
+    stored = Hash(parts=200, column="bucket").plan(orders, source).partitions[7]
+    computed = Hash(parts=200).plan(orders, source).partitions[7]
+
+    assert "Index" in plan_of_of_predicate_plans(orders, source, stored)
+    assert "Seq Scan" in plan_of_of_predicate_plans(orders, source, computed)
+
+
+def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
+    orders.execute(text("UPDATE orders SET at = NULL WHERE id = 5"))
+    source = Table("orders", key="at")
+
+    *ranges, nulls = Even(parts=200).plan(orders, source).partitions
+
+    assert nulls == Partition(201, owns_null=True)
+    assert "Index" in plan_of_of_predicate_plans(orders, source, nulls)
+    assert not any(each.owns_null for each in ranges)  # beside a range it would cost the index

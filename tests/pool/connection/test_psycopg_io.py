@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from tasks_app.pool.connection import psycopg_connection
 from tasks_app.pool.connection.execute import Statement
-from tests.waiting import until
+from tests.clock import until
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tasks_app.pool.runs.settle import settle_each
 from tasks_app.pool.tables import ERROR
 from tests.cases import in_one_test
 from tests.factory import LEASE, claimed_task, ending, pending_task, unknown
-from tests.pool.old_days import NAME, day_of, failed, finished, old_day
+from tests.pool.database import NAME, day_of, failed, finished, old_day
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OVER = NOON + LEASE + timedelta(seconds=1)

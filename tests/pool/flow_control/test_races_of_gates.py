@@ -1,27 +1,42 @@
-"""Two meet at one gate: step by step on two connections."""
+"""Races at limits and keys, who is woken, and the plans of their statements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from uuid import uuid4
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
+from tasks_app.domain.flow_control.admission import Capacity
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
-from tasks_app.domain.tasks.states import State
-from tasks_app.pool.flow_control import order_and_limits, waiting_list
+from tasks_app.domain.queues import parse_window
+from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.flow_control import (
+    capacity,
+    circuit_breakers,
+    order_and_limits,
+    queue_settings,
+    waiting_list,
+)
 from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import set_limit
+from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import claim, claim_clear
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
+from tests.pool.database import Ask, Verb, statistics
 from tests.pool.interleave import blocked, two
+from tests.pool.runs.racing import FILL, GROUP, NAMES, PAGES_A_ROW, STEPS_A_ROW
 
 Pair = tuple[Connection, Connection]
 
@@ -252,3 +267,325 @@ def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_ag
 
     assert let_pass(a, found, claimer(), uuid4())[0] == []
     assert passed(b, [first]) == [first]
+
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+KEY = Gate(GateKind.KEY, "l")
+CLAIMER = claimer("t", "bank.pay")
+
+
+def shut(connection: Connection) -> None:
+    queue_settings.change_queue(connection, "a", {"windows": (parse_window("22:00-06:00"),)})
+
+
+def broken(connection: Connection) -> None:
+    circuit_breakers.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay", "t"])
+    circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
+
+
+STOPS: dict[str, Callable[[Connection], object]] = {
+    "a paused queue": lambda connection: pause(connection, "a"),
+    "a closed window": shut,
+    "an open breaker": broken,
+}
+
+
+@pytest.fixture
+def limited_of_wakes(connection: Connection) -> Connection:
+    set_limit(connection, Limit(GateKind.KEY, "l", 1))
+    return connection
+
+
+def made_of_wakes(
+    connection: Connection, number: int, name: str = "t", **options: Any
+) -> list[int]:
+    options = {"limit_key": "l", "now": NOON, **options}
+    return [int(pending_task(connection, name, **options)) for _ in range(number)]
+
+
+def passing_of_wakes(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
+    found = order_and_limits.waiting(connection, ids, now=now)
+    insert_gates(connection, found.gates)
+    return let_pass(connection, found, CLAIMER, uuid4(), now=now)[0]
+
+
+def ended(connection: Connection, run: ClaimedTask, now: datetime = NOON) -> list[int]:
+    """Those who hear that they may run, now that this one is over."""
+    settle_one(connection, ending(run))
+    return woken(connection, {KEY: 1}, now)
+
+
+def woken(
+    connection: Connection, most: dict[Gate, int] | None = None, now: datetime = NOON
+) -> list[int]:
+    limits = order_and_limits.read_limits(connection)
+    rooms = capacities_of(connection, lock_buckets(connection, [KEY]), limits, now=now)
+    return [
+        task_id for _, task_id in waiting_list.wake_tasks(connection, rooms, limits, most, now=now)
+    ]
+
+
+def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
+    return {row_of(connection, task_id).parked for task_id in ids}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_wake_up_passes_over_those_that_stand_still(
+    limited_of_wakes: Connection, stop: str
+) -> None:
+    (first,) = made_of_wakes(limited_of_wakes, 1)
+    still = made_of_wakes(limited_of_wakes, 20, "bank.pay", queue="a")
+    others = made_of_wakes(limited_of_wakes, 3)
+    (run,) = passing_of_wakes(limited_of_wakes, first, *still, *others)
+    STOPS[stop](limited_of_wakes)
+
+    assert ended(limited_of_wakes, run) == others[:1]
+    assert [task.task_id for task in passing_of_wakes(limited_of_wakes, others[0])] == others[:1]
+    assert reasons(limited_of_wakes, still) == {None}, (
+        "they wait in their queue, for its sake alone"
+    )
+    assert reasons(limited_of_wakes, others[1:]) == {"limit key l"}
+
+
+@pytest.mark.parametrize("barred", ["enabled = false", "expires_at = '2026-06-01T11:00Z'"])
+def test_a_wake_up_passes_over_those_that_never_run(
+    limited_of_wakes: Connection, barred: str
+) -> None:
+    first, *others = made_of_wakes(limited_of_wakes, 9)
+    (run,) = passing_of_wakes(limited_of_wakes, first, *others)
+    late = text(f"UPDATE task_pending SET {barred} WHERE id = ANY(:ids)")
+    limited_of_wakes.execute(late, {"ids": others[:5]})
+
+    assert ended(limited_of_wakes, run) == others[5:6]
+    assert reasons(limited_of_wakes, others[:5]) == {None}
+
+
+def test_a_wake_up_passes_over_those_that_another_gate_holds(limited_of_wakes: Connection) -> None:
+    """They stand in line of the limit, and their order key was taken since."""
+    (head,) = made_of_wakes(limited_of_wakes, 1, order_key="k", limit_key=None, delay="1m")
+    (first,) = made_of_wakes(limited_of_wakes, 1)
+    ordered = made_of_wakes(limited_of_wakes, 5, order_key="k")
+    others = made_of_wakes(limited_of_wakes, 2)
+    (run,) = passing_of_wakes(limited_of_wakes, first, *ordered[:1], *others)
+    limited_of_wakes.execute(
+        text(
+            "UPDATE task_pending SET parked = 'limit key l', parked_kind = 'key', parked_for = 'l',"
+            " scan_at = :at WHERE id = ANY(:ids)"
+        ),
+        {"at": NOON + timedelta(days=1), "ids": ordered},
+    )
+    (_,) = passing_of_wakes(limited_of_wakes, head, now=NOON + MINUTE)
+
+    assert ended(limited_of_wakes, run, NOON + MINUTE) == others[:1]
+    assert reasons(limited_of_wakes, ordered) == {None}
+
+
+@pytest.mark.test_all
+def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(
+    limited_of_wakes: Connection,
+) -> None:
+    (first,) = made_of_wakes(limited_of_wakes, 1)
+    (run,) = passing_of_wakes(limited_of_wakes, first)
+    columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
+    line = f"INSERT INTO task_pending ({columns})"
+    held = "SELECT 't', 'a', 'l', :now, CAST(:now AS timestamptz) + interval '1d', 'key', 'l'"
+    values = {
+        "now": NOON,
+        "number": sum(n * waiting_list.FARTHER + 1 for n in range(waiting_list.MOST_READS)) + 1,
+    }
+    limited_of_wakes.execute(text(f"{line} {held} FROM generate_series(1, :number)"), values)
+    (other,) = made_of_wakes(limited_of_wakes, 1)
+    assert passing_of_wakes(limited_of_wakes, other) == []
+    pause(limited_of_wakes, "a")
+
+    assert ended(limited_of_wakes, run) == []
+    soon = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+    assert soon - NOON <= timedelta(seconds=0.05)
+    assert woken(limited_of_wakes) == [other]
+
+
+def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
+    limited_of_wakes: Connection,
+) -> None:
+    first, *others = made_of_wakes(limited_of_wakes, 4)
+    (run,) = passing_of_wakes(limited_of_wakes, first, *others)
+    assert ended(limited_of_wakes, run) == others[:1]
+
+    look_at = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+
+    assert look_at == NOON + timedelta(seconds=1)
+    assert woken(limited_of_wakes, now=look_at) == others[1:2]
+
+
+def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
+    connection: Connection,
+) -> None:
+    until = NOON + timedelta(seconds=10)
+    (head,) = made_of_wakes(connection, 1, order_key="k", limit_key=None, expires_at=until)
+    (run,) = passing_of_wakes(connection, head)
+    settle_one(connection, ending(run, Event.RETRY, wait=timedelta(hours=1)), now=NOON)
+    (behind,) = made_of_wakes(connection, 1, order_key="k", limit_key=None)
+    assert passing_of_wakes(connection, behind) == []
+
+    look_at = connection.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+
+    assert look_at == until
+    assert passing_of_wakes(connection, behind, now=until) == []  # it is held until it is looked at
+    order = Gate(GateKind.ORDER, "k")
+    rooms = capacities_of(connection, [order], order_and_limits.read_limits(connection), now=until)
+    assert waiting_list.wake_tasks(
+        connection, rooms, order_and_limits.read_limits(connection), now=until
+    ) == [("default", behind)]
+
+
+def test_a_gate_wakes_nobody_of_another_key(limited_of_wakes: Connection) -> None:
+    set_limit(limited_of_wakes, Limit(GateKind.KEY, "other", 0))
+    first, behind = made_of_wakes(limited_of_wakes, 2)
+    (run,) = passing_of_wakes(limited_of_wakes, first)
+    (other,) = made_of_wakes(limited_of_wakes, 1, limit_key="other", priority=0)
+    assert passing_of_wakes(limited_of_wakes, other, behind) == []
+
+    assert ended(limited_of_wakes, run) == [behind]
+    assert reasons(limited_of_wakes, [other]) == {"limit key other"}
+
+
+ORDERED, OWN = range(40_001, 48_001), range(90_001, 94_001)
+KEYS = 400
+FULL = (
+    FILL
+    + f"""
+INSERT INTO task_pending (id, name, order_key, limit_key, due_at, scan_at,
+        parked, parked_kind, parked_for)
+    SELECT n, 'n1', 'k' || n % {KEYS}, 'tenant:' || n % {KEYS}, now() - interval '1h',
+        CASE WHEN n % 3 = 0 THEN now() - interval '1h' ELSE now() + interval '1h' END,
+        CASE n % 3 WHEN 1 THEN 'order k' || n % {KEYS}
+                   WHEN 2 THEN 'limit key tenant:' || n % {KEYS} END,
+        CASE n % 3 WHEN 1 THEN 'order' WHEN 2 THEN 'key' END,
+        CASE n % 3 WHEN 1 THEN 'k' || n % {KEYS} WHEN 2 THEN 'tenant:' || n % {KEYS} END
+    FROM generate_series({ORDERED.start}, {ORDERED.stop - 1}) AS n;
+INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_token, lease_until,
+        owner, started_at, max_attempts, at_most_once)
+    SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
+        now() + interval '1h', 'w3', now(), 3, false
+    FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_pending (id, name, limit_key, more_limit_keys, state, attempt, lease_token,
+        lease_until, owner, started_at, max_attempts, at_most_once)
+    SELECT 51000 + n, 'n1', 'tenant:' || n, ARRAY['bank:' || n % 7, 'region:' || n % 2], 'RUNNING',
+        1, gen_random_uuid(), now() + interval '1h', 'w3', now(), 3, false
+    FROM generate_series(1, 100) AS n;
+INSERT INTO task_pending (id, name, limit_key, more_limit_keys)
+    SELECT 80000 + n, 'n1', 'tenant:1', ARRAY['bank:' || n % 7] FROM generate_series(1, 4000) AS n;
+INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, parked_kind, parked_for,
+        expires_at)
+    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h',
+        'order k1', 'order', 'k1',
+        now() + (n % 10 - 1) * interval '1h'
+    FROM generate_series(1, 4000) AS n;
+INSERT INTO task_pending (id, name, queue, order_key, limit_key)
+    SELECT n, 'n1', 'own', CASE n % 2 WHEN 0 THEN 'own' || n END,
+        CASE n % 2 WHEN 1 THEN 'user:' || n END
+    FROM generate_series({OWN.start}, {OWN.stop - 1}) AS n;
+INSERT INTO task_limit (kind, target, most) VALUES ('key', 'user:*', 2), ('key', 'user:1', 2);
+INSERT INTO task_error (id, name, order_key, state)
+    SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
+INSERT INTO task_gate (gate, look_at)
+    SELECT 'order k' || n, now() FROM generate_series(0, {KEYS}) AS n
+    UNION ALL SELECT 'limit key tenant:' || n, NULL FROM generate_series(0, {KEYS}) AS n;
+"""
+)
+IDS, OWN_IDS = list(ORDERED), list(OWN)
+PAGES = PAGES_A_ROW + 15
+"""Who was passed by may lie in any day's partition, each of which is probed: on 15 that is 39."""
+
+
+def of(kind: GateKind, word: str, number: int) -> list[Gate]:
+    return [Gate(kind, f"{word}{n}") for n in range(number)]
+
+
+def line(connection, some: list[Gate]):
+    rooms = dict.fromkeys(some, Capacity(1.0))
+    front = dict.fromkeys(some, waiting_list._FRONT)
+    return waiting_list._read(connection, dict.fromkeys(some, 1), rooms, front, None)
+
+
+def go_on(connection, some: list[Gate]):
+    values = {
+        "gates": list(map(str, some)),
+        **waiting_list._columns(some),
+        "waits": [5.0] * len(some),
+    }
+    connection.execute(waiting_list._GO_ON, {**values, "ids": IDS[: len(some)], "now": None})
+
+
+VERBS: dict[str, tuple[Verb, int]] = {
+    "waiting": (
+        lambda c, n: c.execute(
+            order_and_limits._WAITING, {"ids": IDS[:n], "names": list(NAMES), "now": None}
+        ).all(),
+        GROUP,
+    ),
+    "lock": (lambda c, n: capacity.lock_buckets(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "who runs of order keys": (
+        lambda c, n: capacity._running(c, of(GateKind.ORDER, "k", n)),
+        GROUP,
+    ),
+    "who runs of limit keys": (
+        lambda c, n: capacity._running(c, of(GateKind.KEY, "tenant:", n)),
+        GROUP,
+    ),
+    "who runs of other limit keys": (
+        lambda c, n: capacity._running(c, of(GateKind.KEY, "bank:", n)),
+        GROUP,
+    ),
+    "who runs of a name": (lambda c, _: capacity._running(c, [Gate(GateKind.NAME, "n1")]), 1_500),
+    "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
+    "lock of keys": (lambda c, n: order_and_limits.lock_gates(c, OWN_IDS[:n]), GROUP),
+    "passing": (lambda c, n: order_and_limits.find_clear_tasks(c, OWN_IDS[: n // 2]), GROUP),
+    "passing of shared keys": (
+        lambda c, n: order_and_limits.find_clear_tasks(c, IDS[: n // 2]),
+        GROUP,
+    ),
+    "claim of clear": (
+        lambda c, n: claim_clear(c, OWN_IDS[: n // 2], claimer(*NAMES), UUID(int=9)),
+        GROUP,
+    ),
+    "park": (
+        lambda c, n: c.execute(waiting_list._PARK[GateKind.ORDER], {"ids": IDS[:n], "now": None}),
+        GROUP,
+    ),
+    "line": (lambda c, n: line(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "go on": (lambda c, n: go_on(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "anybody waits": (lambda c, _: waiting_list.gates_with_waiters(c, []), GROUP),
+    "waited for": (
+        lambda c, n: c.execute(
+            waiting_list._WAITING, {"gates": list(map(str, of(GateKind.ORDER, "k", n)))}
+        ),
+        GROUP,
+    ),
+    "sweep": (sweep_all, GROUP),
+    "passed by": (lambda c, n: order_and_limits.gates_of_tasks(c, IDS[:n]), GROUP),
+    "overdue": (waiting_list.overdue_gates, GROUP),
+    "in front": (
+        lambda c, _: order_and_limits.find_gated_tasks(c, ["default", "q0"], NAMES),
+        1_100,
+    ),
+}
+
+
+@statistics
+@pytest.mark.parametrize("name", VERBS)
+def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
+    number = VERBS[name][1]
+
+    plan = ask(name)
+
+    assert plan.whole == ()
+    assert plan.rows <= STEPS_A_ROW * number + 300
+    assert plan.buffers <= PAGES * number + 1_000
+
+
+def test_a_room_is_known_by_what_it_lets_pass() -> None:
+    assert Capacity(1.0, head=7, ordered=True).admits(7)
+    assert not Capacity(1.0, head=7, ordered=True).admits(8)
+    assert not Capacity(0.0).admits(7)

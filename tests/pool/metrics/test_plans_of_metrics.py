@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from tasks_app.pool import metrics
-from tests.pool.filled import Ask, Verb, statistics
-from tests.pool.runs.query_plans import FILL
+from tests.pool.database import Ask, Verb, statistics
+from tests.pool.runs.racing import FILL
 
 FULL = FILL
 HOUR = timedelta(hours=1)

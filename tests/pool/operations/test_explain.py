@@ -32,7 +32,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import cancel
 from tests.cases import in_one_test
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, unknown
-from tests.pool.plans import prepared
+from tests.pool.database import prepared
 from tests.servers import named
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)

@@ -1,10 +1,11 @@
-"""Real roles that log in to a real PostgreSQL: each may do its own, and is refused the rest."""
+"""Rights of roles, the trigger of NOTIFY, values that users give."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -34,19 +35,25 @@ from tasks_app.pool import scheduling
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.batch.sources import marks
-from tasks_app.pool.dispatch import leader_lease, scan
+from tasks_app.pool.dispatch import leader_lease, notifications, scan
+from tasks_app.pool.dispatch.notifications import listen, received_queues
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.locks.acquire import acquire, insert_resources
 from tasks_app.pool.locks.holders import guard, release, renew
 from tasks_app.pool.operations import audit
+from tasks_app.pool.operations.encrypted_values import PLACES
+from tasks_app.pool.operations.erase import USER_VALUES
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.runs import heartbeats, leases, settle
 from tasks_app.pool.schema import check_schema
-from tasks_app.pool.tasks import browse, unique_keys
+from tasks_app.pool.tasks import browse, transfer, unique_keys
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.groups import extend_group
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.notify import dedicated_connection
+from tests.clock import until
 from tests.factory import a_row, claimed_task, ending, pending_task
 from tests.servers import named
 
@@ -374,3 +381,203 @@ def test_of_all_statements_a_role_may_those_that_are_declared(
 
     assert may == granted(kind, possible)
     assert len(may) < len(rights)
+
+
+@pytest.fixture
+def trigger(engine: Engine) -> Iterator[None]:
+    """It is installed; nobody else's tests meet it."""
+    with engine.begin() as connection:
+        assert notifications.install_trigger(connection)
+    yield
+    with engine.begin() as connection:
+        assert notifications.remove_trigger(connection)
+
+
+@pytest.fixture
+def ear(database_url: str) -> Iterator[Connection]:
+    """A connection that listens."""
+    with dedicated_connection(Database(database_url)) as connection:
+        listen(connection)
+        yield connection
+
+
+@contextmanager
+def told(ear: Connection, queues: set[str]) -> Iterator[None]:
+    """These queues are told of, and before them no other: notices come in order of commits."""
+    yield
+    heard: set[str] = set()
+    until(lambda: heard.update(received_queues(ear)) or heard >= queues)
+    assert heard == queues
+
+
+@pytest.mark.usefixtures("trigger")
+def test_it_tells_of_tasks_that_sql_creates(engine: Engine, ear: Connection) -> None:
+    with told(ear, {"default", "mail"}), engine.begin() as connection:
+        connection.execute(text("SELECT task_create('t')"))
+        connection.execute(
+            text("SELECT task_create('t', queue => 'mail') FROM generate_series(1, 3)")
+        )
+        ear.execute(text("SELECT 1"))
+        assert received_queues(ear) == set()
+
+
+@pytest.mark.usefixtures("trigger")
+def test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now(
+    engine: Engine, ear: Connection
+) -> None:
+    with engine.begin() as connection:
+        create_task(connection, "t", queue="later", delay="1h")
+        create_task(connection, "t", queue="off", enabled=False)
+        connection.execute(
+            text(
+                "INSERT INTO task_pending (name, queue, due_at, scan_at)"
+                " VALUES ('t', 'parked', now(), now() + CAST(:wait AS interval))"
+            ),
+            {"wait": timedelta(seconds=3)},
+        )
+    with engine.connect() as connection:
+        create_task(connection, "t", queue="undone")
+        connection.rollback()
+
+    with told(ear, {"last"}), engine.begin() as connection:
+        create_task(connection, "t", queue="last")
+
+
+@pytest.mark.usefixtures("trigger")
+def test_one_notice_a_queue_for_many_tasks(engine: Engine, database_url: str) -> None:
+    with dedicated_connection(Database(database_url)) as ear:
+        listen(ear)
+        pgconn = ear.connection.dbapi_connection.pgconn  # type: ignore[union-attr]
+        notices = []
+        with engine.begin() as connection:
+            create_tasks(connection, [NewTask("t")] * 2_000)  # by COPY
+
+        def told() -> bool:
+            pgconn.consume_input()
+            while notice := pgconn.notifies():
+                notices.append(notice.extra)
+            return bool(notices)
+
+        until(told)
+        assert notices == [b"default"]
+
+
+def test_what_is_there_is_not_made_again(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert not notifications.is_trigger_installed(connection)
+        assert not notifications.remove_trigger(connection)
+        assert notifications.install_trigger(connection)
+        assert not notifications.install_trigger(connection)
+        assert notifications.is_trigger_installed(connection)
+        assert notifications.remove_trigger(connection)
+
+
+@pytest.mark.usefixtures("trigger")
+def test_a_producer_needs_no_more_rights(engine: Engine, ear: Connection) -> None:
+    role = named("told")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE ROLE {role}"))
+        for statement in grants_sql(RoleKind.PRODUCER, role).splitlines():
+            connection.exec_driver_sql(statement.replace("%", "%%"))
+        connection.execute(text(f"SET ROLE {role}"))
+        create_task(connection, "t", queue="mail")
+        connection.execute(text("RESET ROLE"))
+        connection.execute(text(f"DROP OWNED BY {role}"))
+        connection.execute(text(f"DROP ROLE {role}"))
+        with told(ear, {"mail"}):
+            connection.commit()
+
+
+NO_VALUES = """
+pending,completed,error  name queue state retry owner
+pending          parked_kind
+alert            advice opened_to closed_to
+alert_look       holder
+attempt          event owner
+audit            action
+batch            job status
+batch_skip       step
+batch_step       step status
+breaker          dependency names state mode
+breaker_count,breaker_held  dependency
+calendar         name
+count,total      name queue
+count_part       slot name queue
+fingerprint      fingerprint
+group            outcome
+key              name scope
+large_value      kind
+lease            name holder notes
+limit            kind changed_by
+lock_part,lock_wait  mode
+lock_wait        outcome
+marker           program_id state
+pace             name
+partition        program_id step kind key_type key_column view_name status
+partition_value  program_id
+queue            queue shut retry
+queue_fair       queue changed_by
+queue_pause      queue
+queue_window     queue zone calendar
+schedule         name task queue kind expression zone missed overlap last_outcome
+schedule         declared_in changed_by
+schedule_fire    outcome
+transition       event from_state to_state owner
+worker           owner node queues handlers
+"""
+"""Columns of names of code and of queues, and of words of ours."""
+COLUMNS = text("""
+    SELECT c.relname || '.' || a.attname FROM pg_class c
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_type t ON t.oid = a.atttypid
+    WHERE c.relnamespace = CAST(current_schema AS regnamespace) AND c.relkind IN ('r', 'p')
+      AND NOT c.relispartition AND c.relname LIKE 'task\\_%'
+      AND NOT (t.typcategory IN ('N', 'B', 'D', 'T') OR t.typname IN ('uuid', '_int8', '_int2',
+        '_date'))
+""")
+"""Those of a type that could hold a text: neither a number, a truth, an instant nor a list."""
+
+
+def unlisted(connection: Connection) -> set[str]:
+    words = {
+        f"task_{table}.{column}"
+        for tables, *columns in map(str.split, NO_VALUES.strip().splitlines())
+        for table in tables.split(",")
+        for column in columns
+    }
+    listed = {value.name for value in USER_VALUES}
+    assert not words & listed
+    assert len(listed) == len(USER_VALUES)
+    return set(connection.execute(COLUMNS).scalars()) ^ (words | listed)
+
+
+def test_every_column_of_the_schema_is_listed(connection: Connection) -> None:
+    assert unlisted(connection) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ("ALTER TABLE task_pending ADD COLUMN colour text", {"task_pending.colour"}),
+        ("ALTER TABLE task_group ADD COLUMN colours jsonb", {"task_group.colours"}),
+        ("CREATE TABLE task_colour (id int, name bytea)", {"task_colour.name"}),
+    ],
+)
+def test_a_new_one_is_missed(connection: Connection, change: str, missing: set[str]) -> None:
+    connection.exec_driver_sql(change)
+
+    assert unlisted(connection) == missing
+
+
+def test_it_says_what_is_encrypted(connection: Connection) -> None:
+    places = {place.name.partition(" ")[0] for place in PLACES}
+
+    assert {value.name for value in USER_VALUES if value.encrypted} == places
+
+
+def test_it_says_what_is_exported(connection: Connection) -> None:
+    (row,) = transfer.export_rows(connection, [pending_task(connection)])
+    of_pending = {value.column for value in USER_VALUES if value.table == "task_pending"}
+
+    exported = {value.name for value in USER_VALUES if value.exported}
+    assert exported == {f"task_pending.{column}" for column in of_pending & set(row._mapping)}

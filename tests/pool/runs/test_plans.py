@@ -22,18 +22,18 @@ from tasks_app.pool.runs.leases import release, renew, rescue_claims, rescue_exp
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import find_tasks, get
 from tests.factory import LEASE, claimer, unknown
-from tests.pool.filled import Ask, Verb, statistics
-from tests.pool.runs.query_plans import (
+from tests.pool.database import Ask, Verb, statistics
+from tests.pool.runs.racing import (
     FILL,
     GROUP,
     NAMES,
-    OVER,
+    OVER_OF_QUERY_PLANS,
     PAGES_A_ROW,
     RUNNING,
     STEPS_A_ROW,
     TOKEN,
     WAITING,
-    ending,
+    a_success,
 )
 
 FULL = FILL
@@ -66,10 +66,13 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "waiting": (lambda c, n: still_pending(c, DUE[:n]), GROUP),
     "of_others": (lambda c, n: tasks_of_other_workers(c, DUE[:n], NAMES), GROUP),
     "settle_group": (
-        lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
+        lambda c, n: settle._moved(c, settle._GROUP, list(map(a_success, RUNNING[:n])), None),
         GROUP,
     ),
-    "settle_one": (lambda c, _: settle._moved(c, settle.ONE, [ending(RUNNING[0])], None), 1),
+    "settle_one": (
+        lambda c, _: settle._moved(c, settle.ONE, [a_success(RUNNING[0])], None),
+        1,
+    ),
     "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
     "renew": (lambda c, n: renew(c, fences(n), LEASE), GROUP),
     "release": (lambda c, n: release(c, fences(n)), GROUP),
@@ -79,7 +82,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     "rescue_expired": (
         lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
-        len(OVER),
+        len(OVER_OF_QUERY_PLANS),
     ),
     "hold for a breaker": (lambda c, n: circuit_breakers.hold_tasks(c, DUE[:n]), GROUP),
     "park": (lambda c, n: park_tasks(c, DUE[:n], unknown("why"), LEASE), GROUP),

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany
 from tasks_app.pool.tasks.requeue import Requeued
-from tests.pool.stateful.oracle_of_gates import next_of
-from tests.pool.stateful.oracle_of_runs import over
-from tests.pool.stateful.world import Changes, Expected, Row, View
+from tests.pool.stateful.oracle import next_of, over
+from tests.pool.stateful.world import Changes, Expected, Row, Seats, View
 
 Created = list[tuple[TaskRow, int, bool]]
 """What was asked for, the id that came back, and whether it is said to be new."""
@@ -196,3 +203,101 @@ def due(view: View, queue: str, most: int, now: datetime) -> list[int]:
         if row.queue == queue and row.state is State.PENDING and row.scan_at <= now
     ]
     return [r.id for r in sorted(rows, key=lambda row: (row.priority, row.scan_at, row.id))][:most]
+
+
+NOBODYS = 10**15
+"""An id of a forged message."""
+FORGED = ClaimedTask(
+    Fence(NOBODYS, 1, UUID(int=1)),
+    *("a", "q1", None, "{}", None, 0, 0, 0, 3, False, None, None, None, "", 0.0, 0.0, False),
+)
+Pick = tuple[str, int]
+"""Of which kind, and its number, from the newest on."""
+one = st.tuples(st.sampled_from(("current", "current", "late", "any")), st.integers(0, 9))
+some = st.lists(one, min_size=1, max_size=5)
+
+
+class Picks(Seats):
+    """Keeps every id and every run that ever was, also of transactions that were rolled back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = [NOBODYS]
+        self.runs = [FORGED]
+
+    def id_of(self, pick: Pick, *, over: bool = False) -> int:
+        """Of what is committed, and is over or is not; or any."""
+        kind, number = pick
+        rows = [row for row in self.world.things.values() if isinstance(row, Row)]
+        such = [row.id for row in rows if row.is_over is over]
+        there = such if kind != "any" and such else self.ids
+        return there[-1 - number % len(there)]
+
+    def run_of(self, pick: Pick) -> ClaimedTask:
+        """Of those that hold their task; or whose task is another run's by now; or any."""
+        kind, number = pick
+        running = self._running()
+        fences = {(row.id, row.attempt, row.token) for row in running}
+        ids = {row.id for row in running}
+        such = {
+            "current": [run for run in self.runs if run.fence in fences],
+            "late": [r for r in self.runs if r.task_id in ids and r.fence not in fences],
+        }
+        there = such.get(kind) or self.runs
+        return there[-1 - number % len(there)]
+
+    def ids_of(self, picks: list[Pick]) -> list[int]:
+        return [self.id_of(pick) for pick in picks]
+
+    def runs_of(self, picks: list[Pick]) -> list[ClaimedTask]:
+        return list({run.fence: run for run in map(self.run_of, picks)}.values())
+
+    def _running(self) -> list[Row]:
+        worlds = [self.world.things, *(other.changes for other in self.world.open.values())]
+        rows = [row for things in worlds for row in things.values()]
+        return [row for row in rows if isinstance(row, Row) and row.token]
+
+
+_OF_PENDING = {"scan_at", "parked", "lease_token", "lease_until", "held_due_at"}
+_OF_THE_OTHERS = {"error", "result"}
+_NAMES = ["lease_token" if f.name == "token" else f.name for f in fields(Row)]
+
+
+def _select(table: str, absent: set[str]) -> str:
+    """A cast gives each NULL its type."""
+    types = {"lease_token": "uuid", "result": "jsonb", "error": "text", "parked": "text"}
+    columns = (
+        f"CAST(NULL AS {types.get(name, 'timestamptz')}) AS {name}" if name in absent else name
+        for name in _NAMES
+    )
+    return f"SELECT {', '.join(columns)}, idempotency_key FROM {table}"
+
+
+_ROWS = text(
+    f"{_select('task_pending', _OF_THE_OTHERS)} UNION ALL "
+    f"{_select('task_completed', _OF_PENDING)} UNION ALL {_select('task_error', _OF_PENDING)}"
+)
+_PAUSES = text("SELECT queue, reason FROM task_queue_pause")
+_NOTES = text("""
+    SELECT event, task_id, attempt FROM task_attempt
+    UNION ALL SELECT 'effect', task_id, attempt FROM stateful_effect
+""")
+
+
+def read_rows(connection: Connection) -> list[tuple[Row, Any]]:
+    """All rows of all pools, each with its idempotency key."""
+    read = connection.execute(_ROWS).all()
+    return [(_row(values), key) for *values, key in read]
+
+
+def _row(values: Any) -> Row:
+    row = Row(*values)
+    return row.but(state=State(row.state))
+
+
+def read_pauses(connection: Connection) -> Changes:
+    return dict(connection.execute(_PAUSES).all())
+
+
+def read_notes(connection: Connection) -> Counter:
+    return Counter(map(tuple, connection.execute(_NOTES)))

@@ -13,11 +13,11 @@ from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import capacities_of, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.runtime.flow_control.admission import let_pass
-from tests.pool.stateful import oracle_of_gates as ordered
-from tests.pool.stateful.oracle_of_claims import Worker
-from tests.pool.stateful.picks import Pick, one, some
+from tests.pool.stateful import oracle as ordered
+from tests.pool.stateful.oracle import Worker
+from tests.pool.stateful.oracle_of_people import Pick, one, some
 from tests.pool.stateful.rules_of_workers import LEASE, Workers, claimer, workers
-from tests.pool.stateful.seats import seats
+from tests.pool.stateful.world import seats
 
 KEYS = st.sampled_from(("o", "o", "p"))
 
@@ -36,7 +36,11 @@ class Admissions(Workers):
             found = order_and_limits.waiting(connection, ids, tuple(worker.handlers), now=now)
             return let_pass(connection, found, claimer(worker), token, now=now)[0]
 
-        self._claim(seat, call, lambda view, _: ordered.claim(view, ids, worker, token, LEASE, now))
+        self._claim(
+            seat,
+            call,
+            lambda view, _: ordered.claim_of_oracle_of_gates(view, ids, worker, token, LEASE, now),
+        )
 
     @rule(seat=seats, key=KEYS)
     def wake(self, seat: int, key: str) -> None:

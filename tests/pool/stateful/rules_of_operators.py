@@ -20,9 +20,8 @@ from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import unknown
 from tests.pool.stateful import oracle_of_people as people
-from tests.pool.stateful.picks import Pick, Picks, one, some
-from tests.pool.stateful.seats import seats, ways_out
-from tests.pool.stateful.world import Expected, View
+from tests.pool.stateful.oracle_of_people import Pick, Picks, one, some
+from tests.pool.stateful.world import Expected, View, seats, ways_out
 
 LATE = unknown("late")
 

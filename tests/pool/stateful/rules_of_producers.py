@@ -12,10 +12,8 @@ from sqlalchemy import Connection
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.create import create_many, create_one
-from tests.pool.stateful.oracle_of_people import create
-from tests.pool.stateful.picks import Picks
-from tests.pool.stateful.seats import GIVE_UP, seats, ways_out
-from tests.pool.stateful.world import View
+from tests.pool.stateful.oracle_of_people import Picks, create
+from tests.pool.stateful.world import GIVE_UP, View, seats, ways_out
 
 SECONDS = st.sampled_from((1, 4, 12, 31, 31, 600))
 

@@ -14,11 +14,10 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.leases import rescue_claims, rescue_expired
-from tests.pool.stateful import oracle_of_runs as runs
-from tests.pool.stateful.picks import Pick, Picks, some
+from tests.pool.stateful import oracle as runs
+from tests.pool.stateful.oracle_of_people import Pick, Picks, some
 from tests.pool.stateful.rules_of_workers import LEASE, workers
-from tests.pool.stateful.seats import seats
-from tests.pool.stateful.world import Expected, Row, View
+from tests.pool.stateful.world import Expected, Row, View, seats
 
 MOST_CRASHES = 3
 SENTENCES = {

@@ -10,10 +10,9 @@ from hypothesis.stateful import rule
 
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.pool.tasks.amend import amend
-from tests.pool.stateful import oracle_of_waiting as oracle
-from tests.pool.stateful.picks import Pick, Picks, one
-from tests.pool.stateful.seats import GIVE_UP, seats, ways_out
-from tests.pool.stateful.world import Expected, View
+from tests.pool.stateful import oracle
+from tests.pool.stateful.oracle_of_people import Pick, Picks, one
+from tests.pool.stateful.world import GIVE_UP, Expected, View, seats, ways_out
 
 
 class Waiting(Picks):

@@ -20,14 +20,12 @@ from tasks_app.pool.runs.leases import Renewed, release, release_token, renew
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.amend import replace_payload
 from tests.factory import succeed
-from tests.pool.stateful import oracle_of_claims as claims
-from tests.pool.stateful import oracle_of_runs as runs
-from tests.pool.stateful.oracle_of_claims import Worker
-from tests.pool.stateful.oracle_of_runs import Ending
-from tests.pool.stateful.picks import Pick, one, some
+from tests.pool.stateful import oracle as claims
+from tests.pool.stateful import oracle as runs
+from tests.pool.stateful.oracle import Ending, Worker
+from tests.pool.stateful.oracle_of_people import Pick, one, some
 from tests.pool.stateful.rules_of_producers import Producers, wishes
-from tests.pool.stateful.seats import AT_ONCE, GIVE_UP, LAST, seats, ways_out
-from tests.pool.stateful.world import Expected, Row, View
+from tests.pool.stateful.world import AT_ONCE, GIVE_UP, LAST, Expected, Row, View, seats, ways_out
 
 LEASE = timedelta(seconds=30)
 NO = Cause("E", "no")

@@ -14,7 +14,7 @@ from tasks_app.pool.statistics.read import (
     run_histograms,
     slowest,
 )
-from tests.pool.filled import Ask, Verb, statistics
+from tests.pool.database import Ask, Verb, statistics
 
 MINUTES, KEYS, READ = 600, 40, 10
 FULL = f"""

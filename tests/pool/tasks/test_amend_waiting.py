@@ -11,16 +11,17 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
 from tasks_app.domain.operations import WAITING, Amendment, BulkAction
-from tasks_app.domain.tasks.states import State
+from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep_all
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.tasks.amend import amend, spread
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.amend import amend, replace_payload, spread
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.pool.testing import shift_instants
-from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
+from tests.factory import claimed_task, claimer, count, ending, pending_task, pool_of_task, row_of
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -396,3 +397,24 @@ def test_nothing_is_lost_or_doubled(connection: Connection) -> None:
 
     assert count(connection) == 3
     assert {pool_of_task(connection, task_id) for task_id in ids} == {"pending PENDING"}
+
+
+def test_the_run_that_holds_the_task_changes_its_payload(connection: Connection) -> None:
+    task = claimed_task(connection, payload={"n": 1})
+
+    assert replace_payload(connection, task.fence, '{"n": 2}')
+    settle_one(connection, ending(task, Event.RETRY))
+
+    assert row_of(connection, task.task_id).payload == {"n": 2}
+
+
+def test_a_lost_fence_changes_nothing(connection: Connection) -> None:
+    task = claimed_task(connection, payload={"n": 1})
+
+    other = replace_payload(connection, task.fence._replace(token=uuid4()), '{"n": 2}')
+    older = replace_payload(connection, task.fence._replace(attempt=0), '{"n": 2}')
+    settle_one(connection, ending(task, Event.RETRY))
+    settled = replace_payload(connection, task.fence, '{"n": 2}')
+
+    assert (other, older, settled) == (False, False, False)
+    assert row_of(connection, task.task_id).payload == {"n": 1}

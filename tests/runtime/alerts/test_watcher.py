@@ -21,9 +21,9 @@ from tasks_app.runtime.alerts.channels import InTime, to_log, to_webhook
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Duties
+from tests.clock import until
 from tests.factory import claimed_task, ending
 from tests.runtime.alerts.hook import Hook
-from tests.waiting import until
 
 THREAD = "tasks_app alerts"
 AGE = text("UPDATE task_alert SET sending_until = '-infinity' WHERE opened_sent_at IS NULL")

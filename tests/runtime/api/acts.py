@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from tasks_app import (
     cancel_task,
@@ -20,14 +21,14 @@ from tasks_app import (
     reschedule_task,
     run_task_now,
 )
-from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tests.factory import LEASE, claimed_task, ending
+from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task
 
 Act = Callable[[Connection, int], Any]
 KNOWN = Registry()
@@ -76,3 +77,27 @@ def run(leave: Callable[[Connection, ClaimedTask], Any], connection: Connection,
 
 
 RUNS: dict[str, Act] = {word: partial(run, leave) for word, leave in LEAVES.items()}
+
+
+def failed_task(
+    connection: Connection,
+    kind: str = "builtins.E",
+    message: str = "m",
+    *,
+    traceback: str | None = None,
+    **options: Any,
+) -> int:
+    task = claimed_task(connection, **options)
+    cause = Cause(kind, message, traceback)
+    settle_one(connection, ending(task, Event.FAIL, cause=cause))
+    return task.task_id
+
+
+def make(engine: Engine, number: int, **options: Any) -> list[int]:
+    with engine.begin() as connection:
+        return [int(pending_task(connection, **options)) for _ in range(number)]
+
+
+def pools(engine: Engine, ids: list[int]) -> Counter[str | None]:
+    with engine.connect() as connection:
+        return Counter(pool_of_task(connection, one) for one in ids)

@@ -19,11 +19,11 @@ from sqlalchemy.orm import Session
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
-from tests.forbidden import forbidden
+from tests.clock import until
+from tests.environment import forbidden
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.statements import once_after
-from tests.waiting import until
 
 LONG = "1h"
 """A buffer that does not write by time."""

@@ -14,10 +14,10 @@ from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.tasks.run_records import read_checkpoint
 from tasks_app.runtime.api.producer import create_task
+from tests.clock import until
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.effects import KILL_ME
-from tests.waiting import until
 
 
 def by_connection(ctx: Any, note: str = "") -> None:

@@ -30,8 +30,8 @@ from tasks_app import (
     wait_task,
 )
 from tasks_app.runtime.api.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
+from tests.clock import until
 from tests.runtime.bench import NOW_DUE, Bench
-from tests.waiting import until
 
 LONG = "30s"
 """Far longer than anything here takes."""

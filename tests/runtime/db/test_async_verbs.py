@@ -17,7 +17,7 @@ from tasks_app import BatchJob, NewTask, Step, Table, acreate_task
 from tasks_app.batch.job import JOBS
 from tasks_app.runtime.handlers.registry import Registry
 from tests.runtime.bench import Bench
-from tests.runtime.db.callers import ASYNC_KINDS, async_autocommit, plain_url
+from tests.runtime.db.test_connections import ASYNC_KINDS, async_autocommit, plain_url
 from tests.runtime.hints.ear import Ear, told
 from tests.tiers import few
 

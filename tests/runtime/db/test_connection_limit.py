@@ -11,9 +11,9 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.runtime.db.database import Database
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.servers import named
-from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

@@ -1,18 +1,28 @@
-"""Every kind of session and connection, and what stands for one, with every verb for one task."""
+"""Connections that callers hand in, and our own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg import errors
+from psycopg.errors import InvalidSqlStatementName
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tasks_app import (
@@ -36,9 +46,21 @@ from tasks_app import (
     requeue_task,
     unblock_task,
 )
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import (
+    Remedy,
+    is_lock_limit,
+    is_lost,
+    is_stale_plan,
+    is_unanswered,
+    remedy_for,
+)
+from tests.factory import claimer, ending, pending_task, pool_of_task
 from tests.runtime.bench import Bench
-from tests.runtime.db.callers import ASYNC_KINDS, async_session, plain_url
 from tests.runtime.hints.ear import Ear, told
+from tests.runtime.refusing import STATEMENTS, WITH_BROKER, Refusals, endure, get_over
 
 
 @contextmanager
@@ -91,6 +113,11 @@ def pipeline(bench: Bench) -> Iterator[Any]:
         yield made
 
 
+def plain_url(bench: Bench) -> str:
+    url = make_url(bench.url).set(drivername="postgresql")
+    return url.render_as_string(hide_password=False)
+
+
 KINDS = [session, connection, scoped, raw, odd_raw, autocommit, pipeline]
 
 
@@ -124,6 +151,62 @@ def test_each_verb_takes_what_create_task_takes(bench: Bench, kind: Callable[[Be
         "requeue",
     ]
     assert bench.state(task_id) == "PENDING"
+
+
+@asynccontextmanager
+async def async_session(bench: Bench) -> Any:
+    engine = create_async_engine(bench.url)
+    async with AsyncSession(engine) as made, made.begin():
+        yield made
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def async_connection(bench: Bench) -> Any:
+    engine = create_async_engine(bench.url)
+    async with engine.begin() as made:
+        yield made
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def async_scoped(bench: Bench) -> Any:
+    engine = create_async_engine(bench.url)
+    made = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+    yield made
+    await made.commit()
+    await made.remove()
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def asyncpg_session(bench: Bench) -> Any:
+    """As in an application that has SQLAlchemy on asyncpg."""
+    engine = create_async_engine(make_url(bench.url).set(drivername="postgresql+asyncpg"))
+    async with AsyncSession(engine) as made, made.begin():
+        yield made
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def async_raw(bench: Bench) -> Any:
+    async with await psycopg.AsyncConnection.connect(plain_url(bench)) as made:
+        for kind in ("jsonb", "timestamptz", "int8"):
+            made.adapters.register_loader(kind, TextLoader)
+        yield made
+
+
+@asynccontextmanager
+async def async_autocommit(bench: Bench) -> Any:
+    url = plain_url(bench)
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as made:
+        yield made
+
+
+ASYNC_KINDS = [
+    *(async_session, async_connection, async_scoped, asyncpg_session),
+    *(async_raw, async_autocommit),
+]
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)
@@ -256,3 +339,210 @@ def test_who_passes_another_kind_is_told_which_are_taken(bench: Bench) -> None:
     with engine.connect() as caller, pytest.raises(TypeError, match="async session"):
         asyncio.run(acancel_task(caller, 1))  # type: ignore[arg-type]
     engine.dispose()
+
+
+OFTEN = 12
+"""More often than it takes psycopg to prepare a statement."""
+OPTIONS = text("""
+    SELECT current_setting('enable_seqscan'), current_setting('jit'),
+        current_setting('lock_timeout')
+""")
+OURS, THE_SERVERS = ("off", "off", "1s"), ("on", "on", "0")
+
+
+@pytest.fixture(params=[True, False], ids=["prepared", "for a pooler"])
+def database(request: pytest.FixtureRequest, database_url: str) -> Iterator[Database]:
+    """Both kinds."""
+    database = Database(database_url, prepare=request.param)
+    yield database
+    database.dispose()
+
+
+def work(database: Database, engine: Engine) -> None:
+    """Claim and settle a task often; between two transactions everybody else uses the server."""
+    for _ in range(OFTEN):
+        with engine.begin() as connection:
+            task_id = pending_task(connection)
+        with database.begin() as connection:
+            (task,) = claim(connection, [task_id], claimer(), uuid4())
+        with database.single() as connection:
+            settle_group(connection, [ending(task)])
+        with database.engine.connect() as connection:
+            connection.connection.driver_connection.pgconn.exec_(b"DISCARD ALL")
+        with engine.connect() as connection:
+            assert pool_of_task(connection, task_id) == "completed SUCCEEDED"
+
+
+def test_behind_a_pooler_no_statement_hangs_on_its_connection(
+    database: Database, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    if "prepared" in request.node.name:
+        with pytest.raises(DBAPIError) as raised:
+            work(database, engine)
+        assert isinstance(raised.value.orig, InvalidSqlStatementName)
+    else:
+        work(database, engine)
+
+
+@pytest.mark.parametrize("way", ["begin", "single"])
+def test_our_settings_hold_in_all_that_we_do(database: Database, way: str) -> None:
+    """Without its lock_timeout a housekeeper that waits for somebody's lock looks dead."""
+    for _ in range(2):
+        with getattr(database, way)() as connection:
+            assert connection.execute(OPTIONS).one() == OURS
+
+
+def test_a_pooler_gets_its_server_back_without_our_settings(
+    database: Database, request: pytest.FixtureRequest
+) -> None:
+    with database.begin() as connection:
+        connection.execute(OPTIONS)
+    with database.engine.connect() as connection:
+        server = connection.connection.driver_connection
+        found = server.execute(OPTIONS.text).fetchone()
+
+    assert found == (OURS if "prepared" in request.node.name else THE_SERVERS)
+
+
+def test_how_the_sql_of_handlers_is_planned_is_their_own_business(database: Database) -> None:
+    with database.handler_engine.connect() as connection:
+        assert connection.execute(OPTIONS).one() == THE_SERVERS
+
+
+@pytest.mark.parametrize("way", ["begin", "single"])
+def test_a_connection_that_dies_while_it_is_used_is_unanswered_once(
+    database: Database, engine: Engine, way: str
+) -> None:
+    def work() -> None:
+        with getattr(database, way)() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with engine.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+            connection.execute(OPTIONS)
+
+    with pytest.raises(DBAPIError) as raised:
+        work()
+
+    assert is_unanswered(raised.value)
+    assert is_lost(raised.value)
+    with getattr(database, way)() as connection:
+        assert connection.execute(OPTIONS).one() == OURS
+
+
+def ask_pid(database: Database) -> int:
+    with database.single() as connection:
+        pid: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        return pid
+
+
+def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> None:
+    database, lent = Database(database_url), list[object]()
+    event.listen(database.engine, "checkout", lambda *_: lent.append(_))
+
+    assert len({ask_pid(database) for _ in range(3)}) == 1
+
+    assert len(lent) == 1
+    database.dispose()
+    assert database.engine.pool.checkedout() == 0
+
+
+def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> None:
+    database = Database(database_url)
+
+    with database.single() as first, database.single() as second:
+        assert first.connection.driver_connection is not second.connection.driver_connection
+
+    assert database.engine.pool.checkedout() == 1
+    with suppress(DBAPIError), database.single() as connection:
+        connection.execute(text("SELECT 1 / 0"))
+    assert database.engine.pool.checkedout() == 0  # whatever state it is in
+    database.dispose()
+
+
+SET = text("SELECT current_setting('search_path'), current_setting('app.tenant')")
+
+
+@pytest.mark.parametrize("how", ["URL", "environment"])
+def test_options_of_the_url_and_of_the_environment_hold_on_every_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    options = "-c search_path=elsewhere -c app.tenant=7 -c enable_seqscan=on -c jit=on"
+    url = make_url(database_url)
+    if how == "URL":
+        url = url.update_query_dict({"options": options})
+    else:
+        monkeypatch.setenv("PGOPTIONS", options)
+    database = Database(url.render_as_string(hide_password=False))
+    migrating = database.migration_engine()
+    for engine in (database.engine, database.handler_engine, migrating):
+        with engine.connect() as connection:
+            assert connection.execute(SET).one() == ("elsewhere", "7")
+    with database.engine.connect() as connection:
+        assert connection.execute(OPTIONS).one() == OURS
+    migrating.dispose()
+    database.dispose()
+
+
+KINDS_OF_REFUSALS = ("40P01", "42501", "53100", "57P01")
+"""Of codes: what passes by itself, what an operator mends, a database that is unavailable to all
+while the session lives, and one whose session is over."""
+
+
+def test_errors_of_other_drivers_say_nothing_of_our_server() -> None:
+    """asyncpg's have a SQLSTATE, and nothing that tells which function raised them."""
+
+    class LockNotAvailableError(Exception):
+        sqlstate = "55P03"
+
+    assert not is_lock_limit(LockNotAvailableError())
+    assert not is_stale_plan(LockNotAvailableError())
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("code", ["40P01", "57P01"])
+def test_twice(bench: Bench, refusals: Refusals, code: str, name: str) -> None:
+    get_over(bench, refusals, code, name)
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("40P01", "settle successes"),
+        ("42501", "claim"),
+        ("53100", "heartbeat"),
+        ("57P01", "claim next"),
+    ],
+)
+def test_for_a_while(bench: Bench, refusals: Refusals, code: str, name: str) -> None:
+    endure(bench, refusals, code, name)
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("code", KINDS_OF_REFUSALS)
+def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals, code: str) -> None:
+    endure(bench, refusals, code, *WITH_BROKER)
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        (errors.DeadlockDetected, Remedy.REPEAT),
+        (errors.InsufficientPrivilege, Remedy.REPEAT),
+        (errors.InternalError_, Remedy.REPEAT),
+        (errors.ReadOnlySqlTransaction, Remedy.SPARE),
+        (errors.DiskFull, Remedy.SPARE),
+        (errors.IdleInTransactionSessionTimeout, Remedy.SPARE),
+        (errors.AdminShutdown, Remedy.SPARE),
+        (psycopg.OperationalError, Remedy.SPARE),
+        (psycopg.ProgrammingError, Remedy.REPEAT),
+        (errors.UntranslatableCharacter, Remedy.REPLACE),
+        (errors.CheckViolation, Remedy.REPLACE),
+        (errors.ProgramLimitExceeded, Remedy.REPLACE),
+    ],
+)
+def test_the_remedy_is_declared_by_sqlstate(state: type[psycopg.Error], remedy: Remedy) -> None:
+    error = DBAPIError.instance("", None, state(""), psycopg.Error)
+
+    assert remedy_for(error) is remedy

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from psycopg import sql
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
 
@@ -13,12 +14,22 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import drain
-from tests.runtime.bench import Bench
-from tests.runtime.ends.points import SEEN, WAYS, Actor, Case, Setting, cases, triggers
-from tests.runtime.ends.trial import Trial, differences
+from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.ends.points import (
+    SEEN,
+    WAYS,
+    Actor,
+    Case,
+    Setting,
+    Trial,
+    cases,
+    differences,
+    triggers,
+)
+from tests.runtime.execution.test_way import run_many
+from tests.runtime.handler_db.kept_connections import driver
+from tests.runtime.handler_db.twins import twin
 from tests.tiers import few
-
-pytestmark = pytest.mark.timeout(120, method="thread")
 
 SETS = [
     *(("plain", "row"), ("async", "group")),
@@ -36,6 +47,7 @@ def stage(bench: Bench) -> Iterator[Bench]:
         yield bench
 
 
+@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize(("lane", "circumstance"), few(2, SETS))
 def test_effects_stand_if_and_only_if_the_outcome_does(
     stage: Bench, lane: str, circumstance: str, caplog: pytest.LogCaptureFixture
@@ -47,6 +59,7 @@ def test_effects_stand_if_and_only_if_the_outcome_does(
     assert trial.faults(caplog) == []
 
 
+@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
 @pytest.mark.parametrize(
     ("lane", "circumstance"),
@@ -75,6 +88,7 @@ OF_THE_KIT = ["nowhere", "cancelled", "handler", "late write"]
 """Where a drain in the test's transaction is like a worker; it has no COMMIT, and no rivals."""
 
 
+@pytest.mark.timeout(120, method="thread")
 def test_the_testing_kit_ends_runs_as_a_worker_does(stage: Bench) -> None:
     registry = Registry()
     with (
@@ -95,3 +109,80 @@ def test_the_testing_kit_ends_runs_as_a_worker_does(stage: Bench) -> None:
         found = differences(connection, dict(zip(ids, table, strict=True)), stage.runs, Setting())
         connection.rollback()
     assert found == []
+
+
+TOGETHER = "commits together with the task's outcome; nothing else may commit or end it"
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
+READ_ONLY = {"postgresql_readonly": True}
+
+
+def write(ctx: Any) -> None:
+    ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+
+def by_driver(name: str) -> Callable[[Any], None]:
+    return lambda ctx: setattr(driver(ctx), name, True)
+
+
+def own_block(ctx: Any) -> None:
+    with ctx.session.begin():
+        write(ctx)
+
+
+FIRST: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda ctx: ctx.connection.execution_options(**AUTOCOMMIT), TOGETHER),
+    (lambda ctx: ctx.session.connection(execution_options=AUTOCOMMIT), TOGETHER),
+    (by_driver("autocommit"), TOGETHER),
+    (lambda ctx: ctx.connection.begin_twophase().prepare(), TOGETHER),  # 2.0 begins a plain one
+    (own_block, TOGETHER),
+    (lambda ctx: ctx.connection.execution_options(**READ_ONLY), "read-only"),
+    (lambda ctx: ctx.session.connection(execution_options=READ_ONLY), "read-only"),
+    (by_driver("read_only"), "read-only"),
+]
+"""Before anything else is said."""
+BEHIND: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda ctx: ctx.session.execute(text("COMMIT")), TOGETHER),
+    (lambda ctx: ctx.session.execute(text("ROLLBACK")), TOGETHER),
+    (lambda ctx: ctx.session.execute(text("SELECT 'it''s; '; COMMIT")), TOGETHER),
+    (lambda ctx: driver(ctx).execute(sql.SQL("COMMIT")), TOGETHER),
+    (lambda ctx: driver(ctx).execute("SELECT 1; COMMIT"), TOGETHER),
+    (lambda ctx: driver(ctx).cursor().executemany("COMMIT AND CHAIN", [()]), TOGETHER),
+    (lambda ctx: list(driver(ctx).cursor().stream("COMMIT AND CHAIN")), TOGETHER),
+    (lambda ctx: driver(ctx).cursor().copy("COMMIT AND CHAIN").__enter__(), TOGETHER),
+    (lambda ctx: ctx.session.begin_nested() and ctx.session.get_transaction().commit(), TOGETHER),
+    (lambda ctx: ctx.write("COMMIT"), TOGETHER),
+    (lambda ctx: ctx.write("SELECT 1; ROLLBACK"), TOGETHER),
+    (lambda ctx: ctx.write(text("SELECT 1")), "ctx.write takes SQL text"),
+    (lambda ctx: ctx.write(b"SELECT 1"), "ctx.write takes SQL text"),
+    (lambda ctx: ctx.write("SELECT 1 \0"), "has a NUL in it"),
+    (lambda ctx: ctx.write("/* all */ copy effect FROM STDIN"), "ctx.write sends no COPY"),
+]
+"""When it has written."""
+
+
+@pytest.mark.parametrize("lane", ["plain", "async"])
+def test_what_is_forbidden_fails_alone_and_leaves_nothing(bench: Bench, lane: str) -> None:
+    acts = [*BEHIND, *(FIRST if lane == "plain" else ())]  # an async session begins at once
+
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        act, odd = divmod(payload["n"], 2)
+        if not odd or act < len(BEHIND):
+            write(ctx)
+        if odd:
+            acts[act][0](ctx)
+            write(ctx)
+            raise AssertionError
+
+    bench.handler(max_attempts=1)(twin(h, is_async=lane == "async"))
+
+    ids = run_many(bench, 2 * len(acts), give_back_after=60)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * len(acts)
+    assert [bench.effects(task_id) for task_id in ids] == [1, 0] * len(acts)
+    errors = [bench.task(task_id).error or "" for task_id in ids[1::2]]
+    wrong = [
+        (n, told, error)
+        for n, ((_, told), error) in enumerate(zip(acts, errors, strict=True))
+        if told not in error
+    ]
+    assert wrong == []

@@ -19,9 +19,9 @@ from tasks_app.runtime.execution import invocation, pools
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
+from tests.clock import eventually, until
 from tests.runtime.bench import EFFECT, NOW_DUE, QUEUE, Bench
 from tests.runtime.mortal import forked
-from tests.waiting import eventually, until
 
 
 class Aboard:

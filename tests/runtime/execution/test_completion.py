@@ -23,9 +23,9 @@ from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.handler_db import ends
 from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.warm_child import carry_out, run_many, warm
-from tests.waiting import until
+from tests.runtime.execution.test_way import carry_out, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 INSERT = text(EFFECT)

@@ -20,8 +20,8 @@ from sqlalchemy import create_engine, text
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench
-from tests.waiting import until
 
 KILLS, TASKS = int(os.environ.get("KILLS", "2")), int(os.environ.get("TASKS", "300"))
 WAYS = ("connection", "session", "write")

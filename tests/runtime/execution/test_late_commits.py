@@ -22,10 +22,10 @@ from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.ends import in_time
 from tasks_app.runtime.handler_db.statements import PROVEN
+from tests.clock import until
 from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
-from tests.runtime.execution.warm_child import carry_out, known_as_writes, warm
-from tests.waiting import until
+from tests.runtime.execution.test_way import carry_out, known_as_writes, warm
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"

@@ -11,8 +11,8 @@ from tasks_app import Notice
 from tasks_app.runtime.hooks import HOOKS, NoticeKind
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.worker.child import Child
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
 
 pytestmark = pytest.mark.test_all
 

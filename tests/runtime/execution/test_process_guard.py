@@ -18,8 +18,8 @@ from sqlalchemy import text
 from tasks_app.runtime.execution import invocation
 from tasks_app.runtime.execution.invocation import BROKEN_STATUS, ProcessGuard
 from tests.cases import in_one_test
+from tests.clock import until
 from tests.runtime.bench import Bench, effect
-from tests.waiting import until
 
 
 @pytest.fixture

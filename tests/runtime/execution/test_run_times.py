@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event, text
 
 from tasks_app.runtime.run_times import FEW_RUNS, GROWTH, HOLD_S, MOST_NAMES, RunTimes
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
 
 
 def learned(pace: RunTimes, name: str, seconds: float, runs: int = 50) -> None:

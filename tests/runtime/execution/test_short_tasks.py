@@ -9,7 +9,7 @@ import pytest
 
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.warm_child import carry_out, run_many, warm
+from tests.runtime.execution.test_way import carry_out, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from tasks_app.runtime.handler_db.statements import PROVEN
 from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.tracing.tracing import API
+from tasks_app.runtime.worker.child import Child
+from tests.clock import until
 from tests.docs.reading import PROJECT
 from tests.runtime.bench import Bench
-from tests.runtime.execution.warm_child import warm
 
 MOST = 12
 
@@ -61,3 +63,30 @@ def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
     assert bench.states(ids) == ["SUCCEEDED"]
     assert entered == promised()
     assert len(entered) <= MOST
+
+
+def warm(child: Child, name: str = "t") -> Child:
+    """Let it know already that these tasks are short, and claim many at once."""
+    for _ in range(30):
+        child.executor.run_times.learn(name, 0.0001)
+        child.executor.run_times.next_group(500)
+    return child
+
+
+def known_as_writes(*queries: str) -> None:
+    """Let this process know already that these texts are writes, as after their first run."""
+    PROVEN.update(queries)
+
+
+def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
+    child = warm(bench.child(**options))
+    child.execute(ids)
+    until(lambda: child.inflight.empty)
+    child.stop()
+
+
+def run_many(bench: Bench, number: int, **options: Any) -> list[int]:
+    """Create so many tasks with the payload ``{"n": …}``, and carry them out."""
+    ids = [bench.create(payload={"n": n}) for n in range(number)]
+    carry_out(bench, ids, **options)
+    return [int(task_id) for task_id in ids]

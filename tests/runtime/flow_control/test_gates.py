@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -18,10 +20,10 @@ from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tests.clock import until
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
-from tests.statements import once_after
-from tests.waiting import until
+from tests.statements import once_after, watched
 
 PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
 
@@ -311,3 +313,73 @@ def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_ne
 
     assert bench.task(ordered).parked == "order k"
     assert bench.task(last).parked is None
+
+
+SHORT, LONG = "WITH keyed AS MATERIALIZED", "SELECT kind, target, most"
+"""What locks by ids, and what reads the limits to judge by them."""
+
+
+@pytest.fixture
+def database(bench: Bench) -> Iterator[Database]:
+    database = Database(bench.url)
+    yield database
+    database.dispose()
+
+
+def claimed(control: AdmissionControl, ids: list[int], most: int | None = None) -> list[int]:
+    return [task.task_id for task in control.claim(ids, claimer(), uuid4(), most)]
+
+
+def test_tasks_that_share_no_key_are_not_judged_one_by_one(
+    bench: Bench, database: Database
+) -> None:
+    ids = [bench.create(order_key=f"k{n}") for n in range(5)]
+
+    with watched(database.engine, LONG) as judged:
+        assert claimed(AdmissionControl(database), ids) == ids
+
+    assert judged == []
+
+
+def test_of_few_those_of_the_best_priority_go_first(bench: Bench, database: Database) -> None:
+    later, first = (bench.create(order_key=f"k{n}", priority=9 - n) for n in range(2))
+
+    assert claimed(AdmissionControl(database), [later, first], 1) == [first]
+
+
+def test_what_a_message_leaves_behind_keeps_nobody_from_the_short_way(
+    bench: Bench, database: Database
+) -> None:
+    control = AdmissionControl(database)
+    for n in range(2):
+        clear, head, held = (bench.create(order_key=key) for key in (f"c{n}", f"k{n}", f"k{n}"))
+
+        with watched(database.engine, SHORT) as tries:
+            assert claimed(control, [clear, head, held]) == [clear]
+            assert claimed(control, [head, held]) == [head]
+
+        assert len(tries) == 2
+
+
+def test_where_nothing_is_ever_clear_the_short_way_is_tried_now_and_then(
+    bench: Bench, database: Database
+) -> None:
+    control = AdmissionControl(database)
+
+    def heads() -> None:
+        key = str(uuid4())
+        head, held = (bench.create(order_key=key) for _ in range(2))
+        assert claimed(control, [head, held]) == [head]
+
+    heads()
+    assert control.hindered_until == 0.0
+    heads()
+    assert control.hindered_until > 0.0
+
+    control.hindered_until = inf
+    with watched(database.engine, SHORT) as tries:
+        heads()
+    assert tries == []
+
+    control.hindered_until = 0.0
+    assert claimed(control, [bench.create(order_key="other")])

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.warm_child import run_many
+from tests.runtime.execution.test_way import run_many
 
 INSERT = "INSERT INTO effect VALUES (%s, '')"
 

@@ -1,4 +1,4 @@
-"""Connections that died while they were idle cost no task anything (P3, P5)."""
+"""Connections of handlers: alive, shared, watched."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import registry
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.lending import IDLE_S
+from tasks_app.runtime.handler_db.statements import ends_transaction, stays_in_session
 from tasks_app.runtime.worker.child import Child
-from tests.runtime.bench import EFFECT, Bench
+from tests.clock import until
+from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.handler_db.twins import twin
-from tests.waiting import until
-
-pytestmark = pytest.mark.usefixtures("cold_connections")
 
 PID = text("SELECT pg_backend_pid()")
 LARGE = 60_000
@@ -72,6 +72,7 @@ def carry_out(child: Child, bench: Bench, name: str) -> int:
 THROUGH = pytest.mark.parametrize("through", ["connection", "session", "async"])
 
 
+@pytest.mark.usefixtures("cold_connections")
 @THROUGH
 @pytest.mark.parametrize("name", ["t", "once"])
 def test_all_connections_that_die_while_idle_cost_nobody_anything(
@@ -90,6 +91,7 @@ def test_all_connections_that_die_while_idle_cost_nobody_anything(
     assert bench.effects(second) == 1
 
 
+@pytest.mark.usefixtures("cold_connections")
 @pytest.mark.test_all
 @THROUGH
 def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
@@ -113,6 +115,7 @@ def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
         child.stop()
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(bench: Bench) -> None:
     """Else each scan of an idle system would be two transactions."""
     late = timedelta(milliseconds=250)
@@ -120,6 +123,7 @@ def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(ben
     assert bench.settings().scan_interval + late < timedelta(seconds=IDLE_S)
 
 
+@pytest.mark.usefixtures("cold_connections")
 class TestTheFirstStatement:
     """On a connection that dies between the look at it and its use."""
 
@@ -169,6 +173,7 @@ class TestTheFirstStatement:
         assert (bench.state(second), bench.task(second).crashes) == ("PENDING", 1)
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
     """Not even of a task that may run once: its handler was not called."""
 
@@ -194,6 +199,7 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
     assert (bench.runs, task.state, task.crashes, task.failures) == ([], "PENDING", 0, 0)
 
 
+@pytest.mark.usefixtures("cold_connections")
 @pytest.mark.test_all
 @pytest.mark.parametrize("all_die", [True, False])
 def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
@@ -217,6 +223,7 @@ def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
     assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0 if all_die else 1)
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_who_gets_no_connection_is_not_suspected_of_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +246,7 @@ def test_who_gets_no_connection_is_not_suspected_of_its_end(
     assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0)
 
 
+@pytest.mark.usefixtures("cold_connections")
 @THROUGH
 def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
     bench: Bench, through: str
@@ -257,6 +265,7 @@ def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
     assert bench.task(task_id).error == ("outcome unknown: The database did not answer the COMMIT.")
 
 
+@pytest.mark.usefixtures("cold_connections")
 def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Bench) -> None:
     """A failover: one error for all engines of a child, not one for each connection."""
     database = Database(bench.url)
@@ -273,3 +282,216 @@ def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Benc
             connection.execute(PID)
 
     assert pids().isdisjoint(idle)
+
+
+class Written:
+    """A row of ``effect``, mapped by a test."""
+
+    def __init__(self, task_id: int, note: str) -> None:
+        self.task_id, self.note = task_id, note
+
+
+def run(bench: Bench, number: int = 3, **options: Any) -> None:
+    """Run so many tasks in one child, then look: all its connections are closed."""
+    before = _sessions(bench)
+    bench.execute([bench.create() for _ in range(number)], **options)
+    until(lambda: _sessions(bench) == before)
+
+
+def _sessions(bench: Bench) -> int:
+    """Of clients: an autovacuum comes and goes as it likes."""
+    return bench.sql(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND backend_type = 'client backend'"
+    )
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_runs_of_one_thread_follow_each_other_on_one_connection(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        through = ctx.session if ctx.task_id % 2 else ctx.connection
+        bench.runs.append(through.execute(PID).scalar())
+
+    run(bench, 6)
+
+    assert len(set(bench.runs)) == 1
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_a_session_has_its_engine_and_works_on_its_threads_connection(bench: Bench) -> None:
+    columns = [Column("task_id", BigInteger, primary_key=True), Column("note", String)]
+    registry().map_imperatively(Written, Table("effect", MetaData(), *columns))
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        assert ctx.session.get_bind() is child.database.handler_engine
+        ctx.session.add(Written(task_id=ctx.task_id, note="of the ORM"))
+        ctx.session.flush()
+        bench.runs.append(child.database.handler_engine.pool.checkedout())
+        ctx.connection.execute(PID)
+
+    child = bench.child()
+    ids = [bench.create() for _ in range(3)]
+
+    child.execute(ids)
+
+    assert bench.runs == [1, 1, 1]
+    assert [bench.effects(i) for i in ids] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("cold_connections")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda ctx: ctx.connection.execution_options(isolation_level="SERIALIZABLE"),
+        lambda ctx: ctx.connection.execute(text("SET statement_timeout = '7s'")),
+        lambda ctx: ctx.connection.execute(text("SET LOCAL statement_timeout = '7s'")),
+        lambda ctx: ctx.connection.invalidate(),
+        lambda ctx: ctx.connection.close(),
+        lambda ctx: ctx.session.connection(execution_options={"yield_per": 7}),
+    ],
+)
+def test_what_one_run_sets_no_other_meets(bench: Bench, spoil: Any) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        look = text("SELECT current_setting('statement_timeout')")
+        isolation = text("SELECT current_setting('transaction_isolation')")
+        seen = [ctx.connection.execute(s).scalar() for s in (look, isolation)]
+        bench.runs.append((seen, dict(ctx.connection.get_execution_options())))
+        ctx.connection.rollback()
+        spoil(ctx)
+
+    run(bench)
+
+    assert bench.runs == [(["0", "read committed"], {})] * 3
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_a_transaction_that_a_run_left_open_ends_with_it(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.connection.in_transaction())
+        effect(ctx)
+        raise ValueError
+
+    run(bench)
+
+    assert bench.runs == [False] * 3
+    assert bench.sql("SELECT count(*) FROM effect") == 0
+
+
+@pytest.mark.usefixtures("cold_connections")
+def test_threads_have_connections_of_their_own(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.connection.execute(PID).scalar())
+        ctx.connection.execute(text("SELECT pg_sleep(0.1)"))
+        effect(ctx)
+
+    run(bench, 12, extra_threads=3)
+
+    assert 2 <= len(set(bench.runs)) <= 4
+    assert bench.sql("SELECT count(*) FROM effect") == 12
+
+
+BACKEND = text("SELECT pg_backend_pid()")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        " commit work",
+        "END",
+        "/* now */ COMMIT AND CHAIN",
+        "-- now\nCOMMIT",
+        "ROLLBACK",
+        "abort",
+        "PREPARE TRANSACTION 'x'",
+        "SELECT 1; COMMIT",
+        "SELECT 1; -- now\n ROLLBACK; SELECT 2",
+    ],
+)
+def test_the_end_of_the_transaction_is_recognised(statement: str) -> None:
+    assert ends_transaction(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["LOAD 'auto_explain'", "/* why */ load 'x'", "SELECT dblink_connect('x', 'dbname=y')"],
+)
+def test_what_neither_a_look_finds_nor_a_reset_takes_back_is_recognised(statement: str) -> None:
+    assert stays_in_session(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1",
+        "SAVEPOINT a",
+        "RELEASE SAVEPOINT a",
+        "ROLLBACK TO SAVEPOINT a",
+        "rollback work to a",
+        "SELECT 1; ROLLBACK TO a",
+        "INSERT INTO settings (key) VALUES ('set')",
+        "INSERT INTO notes VALUES ('first; commit')",
+        "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN NULL; END $$",
+        "UPDATE commits SET n = 1",
+        "SELECT ended FROM ends",
+        "SELECT load FROM machines",
+    ],
+)
+def test_everyday_statements_say_nothing_of_the_kind(statement: str) -> None:
+    assert not ends_transaction(statement)
+    assert not stays_in_session(statement)
+
+
+@pytest.mark.usefixtures("cold_connections")
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("statement", "stays"),
+    [
+        ("SELECT 1", True),
+        ("SET LOCAL lock_timeout = 7", True),
+        ("SET lock_timeout = 7", True),
+        ("CREATE TEMP TABLE left_behind ()", False),
+        ("LOAD 'plpgsql'", False),
+        ("SELECT 1 AS dblink_connect", False),
+    ],
+)
+def test_a_connection_is_lent_again_only_as_it_was(
+    bench: Bench, statement: str, *, stays: bool, is_async: bool
+) -> None:
+    """Settings are taken back; what cannot be costs the connection."""
+
+    def h(ctx: Any) -> int:
+        ctx.session.execute(text(statement))
+        return int(ctx.session.scalar(BACKEND))
+
+    bench.handler()(twin(h, is_async=is_async))
+    ids = [bench.create() for _ in range(2)]
+
+    bench.drain(async_connections=1)
+
+    first, second = (bench.task(task_id).result for task_id in ids)
+    assert bench.states(ids) == ["SUCCEEDED"] * 2
+    assert (first == second) is stays
+
+
+def test_a_thread_gets_no_session_when_the_task_is_over(bench: Bench) -> None:
+    kept: list[Any] = []
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        kept.extend([ctx, ctx.session])
+
+    task_id = bench.run_one()
+    context, session = kept
+
+    with pytest.raises(RuntimeError, match="The run is over"):
+        _ = context.session
+    with pytest.raises(Exception, match="permanently closed"):
+        session.execute(text("SELECT 1"))
+    assert bench.effects(task_id) == 1

@@ -18,7 +18,7 @@ from tasks_app import create_task, get_task
 from tasks_app.domain.finding import Level
 from tasks_app.runtime.handler_db import driver_internals
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
-from tests.renaming import in_all_processes, rename
+from tests.environment import in_all_processes, rename
 from tests.runtime.bench import EFFECT, Bench, effect
 
 # The same promises, kept without what is missing.

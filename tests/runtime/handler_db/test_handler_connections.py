@@ -21,8 +21,9 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handler_db import handler_connections
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tests.clock import until
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.warm_child import carry_out, run_many, warm
+from tests.runtime.execution.test_way import carry_out, run_many, warm
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
     INSERT,
     driver,
@@ -31,7 +32,6 @@ from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
 )
 from tests.runtime.handler_db.twins import twin
 from tests.tiers import few
-from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

@@ -15,8 +15,8 @@ from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
+from tests.clock import eventually, until
 from tests.runtime.bench import EFFECT, Bench
-from tests.waiting import eventually, until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

@@ -12,8 +12,8 @@ from tasks_app import create_task, sql_handler
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.handlers.registry import Registry
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
 
 NOTE = "INSERT INTO effect (task_id, note) VALUES (:id, :note)"
 NASTY = "'); DROP TABLE effect; -- %s :id $1 \\"

@@ -19,9 +19,9 @@ from tasks_app import HandlerTimeoutError
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.runtime.handlers.time_limits import check_hard_limit, time_limit
+from tests.clock import until
 from tests.runtime.bench import Bench, effect
 from tests.runtime.handler_db.twins import twin
-from tests.waiting import until
 
 pytestmark = [
     pytest.mark.timeout(60, method="thread"),  # the alarm is ours here

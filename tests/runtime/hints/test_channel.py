@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from queue import Empty
 
 import pytest
 
@@ -12,14 +13,14 @@ from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime import hint_sender
 from tasks_app.runtime.hint_sender import (
     MOST_AT_ONCE,
+    DelayQueue,
     Hint,
     HintChannel,
     HintCounts,
     HintSender,
     Message,
 )
-from tests.clock import Clock
-from tests.waiting import until
+from tests.clock import Clock, until
 
 
 class Line:
@@ -224,3 +225,40 @@ def test_a_url_that_cannot_be_used_is_said_whole_and_once(caplog: pytest.LogCapt
 
     (said,) = [record.getMessage() for record in caplog.records]
     assert "(The URL in X asks Sentinel for no master. Put it in): tasks start at" in said
+
+
+@pytest.mark.test_all
+def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:
+    queue: DelayQueue[str] = DelayQueue()
+    now = time.monotonic()
+    queue.put("third", now + 0.10)
+    queue.put("second", now + 0.05)
+    queue.put("first")
+
+    assert [queue.get() for _ in range(3)] == ["first", "second", "third"]
+    assert time.monotonic() >= now + 0.10
+    assert len(queue) == 0
+
+
+@pytest.mark.test_all
+def test_nothing_comes_out_early() -> None:
+    queue: DelayQueue[str] = DelayQueue()
+    queue.put("later", time.monotonic() + 3600)
+
+    with pytest.raises(Empty):
+        queue.get(wait=False)
+    assert len(queue) == 1
+
+
+@pytest.mark.test_all
+def test_who_waits_for_a_later_one_gets_what_comes_in_before() -> None:
+    queue: DelayQueue[str] = DelayQueue()
+    queue.put("later", time.monotonic() + 3600)
+    got: list[str] = []
+    thread = threading.Thread(target=lambda: got.append(queue.get()), daemon=True)
+    thread.start()
+
+    queue.put("now")
+    thread.join(10)
+
+    assert got == ["now"]

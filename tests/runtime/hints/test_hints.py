@@ -26,10 +26,9 @@ from tasks_app.runtime import hint_sender as line_room
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.hint_sender import Hint, HintCounts, HintSender
 from tasks_app.runtime.hints import _NOTES, BULK, HINTS, NEAR
-from tests.clock import Clock
+from tests.clock import Clock, until
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told, wait_of
-from tests.waiting import until
 
 
 @pytest.fixture

@@ -1,25 +1,36 @@
-"""An object store keeps large values: here a folder, and one of somebody's own that fails."""
+"""Stores of large values."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
 
-from tasks_app import create_task, load_large_values
-from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.large_values.store import LargeValueStore
+from tasks_app import InvalidTaskError, TaskBuffer, TaskContext, create_task, load_large_values
+from tasks_app.celery_tasks import OutboxTask, outbox
+from tasks_app.domain.encryption import Keyring, read_keys
+from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError
+from tasks_app.domain.large_values.store import LargeValueStore, reference_of
+from tasks_app.pool.operations.encrypted_values import count
+from tasks_app.runtime.encryption.rotation import rotate
+from tasks_app.runtime.encryption.values import is_secret
 from tasks_app.runtime.erasure import erase
-from tasks_app.runtime.large_values import LargeStoreError, LargeValues
+from tasks_app.runtime.large_values import FolderStore, LargeStoreError, LargeValues
 from tasks_app.runtime.leader.maintainer import LARGE_VALUE_GRACE, LargeValueUpkeep
+from tasks_app.runtime.transfer import export_tasks, import_tasks
+from tests.clock import until
 from tests.runtime.bench import Bench
+from tests.runtime.encryption.conftest import NEW, OLD
 from tests.runtime.large_values.conftest import BIG, Configure, echo, values
-from tests.waiting import until
 
 
 @pytest.fixture
@@ -227,3 +238,252 @@ def test_a_function_that_is_none_is_named(configure: Configure, bench: Bench) ->
     configure(large_values="nowhere:store")
     with pytest.raises(ConfigurationError, match="nowhere:store isn't a function"):
         bench.create(payload=BIG)
+
+
+def test_a_folder_keeps_what_it_was_given(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "new")
+    store.put("a" * 32, b"1")
+    assert store.get("a" * 32) == b"1"
+    assert store.get("b" * 32) is None
+    now = datetime.now(UTC)
+    assert list(store.keys(now - timedelta(hours=1))) == []
+    assert list(store.keys(now + timedelta(hours=1))) == ["a" * 32]
+    store.delete("a" * 32)
+    store.delete("a" * 32)
+    assert store.get("a" * 32) is None
+
+
+def test_what_a_killed_process_had_begun_is_no_value_and_is_removed(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    part = tmp_path / "aa" / f"{'a' * 32}-1.part"
+    part.parent.mkdir()
+    part.write_bytes(b"ha")
+    assert list(store.keys(datetime.now(UTC) + timedelta(hours=1))) == []
+    assert not part.exists()
+
+
+def test_a_disk_that_is_full_does_not_become_fuller_by_each_try(tmp_path: Path) -> None:
+    store, longest = FolderStore(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, longest[1]))  # Python ignores its signal
+    try:
+        with pytest.raises(OSError, match="too large"):
+            store.put("a" * 32, b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, longest)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_new_subfolder_is_on_the_disk_as_its_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk, fsync = list[str](), os.fsync
+
+    def noted(descriptor: int) -> None:
+        on_disk.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    FolderStore(tmp_path).put("a" * 32, b"1")
+    assert [str(tmp_path), str(tmp_path / "aa")] == [on_disk[0], on_disk[-1]]
+
+
+def test_a_buffer_writes_each_with_its_task(bench: Bench, kept: dict[str, Any]) -> None:
+    echo(bench)
+    with TaskBuffer(bench.engine, every="1h") as buffer:
+        for n in range(3):
+            buffer.create_task("t", {**BIG, "n": n})
+        buffer.create_task("t", {"n": 3})
+        assert buffer.flush("20s")
+        assert values(bench) == 3
+
+    bench.drain(**kept)
+
+    assert [payload["n"] for payload in bench.runs] == [0, 1, 2, 3]
+    assert bench.runs[0] == {**BIG, "n": 0}
+
+
+def test_a_taken_key_leaves_nothing(bench: Bench, kept: dict[str, Any]) -> None:
+    with TaskBuffer(bench.engine, every="1h") as buffer:
+        for _ in range(2):
+            buffer.create_task("t", BIG, unique_key="k")
+    assert values(bench) == 1
+
+
+def test_a_batch_that_is_tried_again_is_written_once(
+    bench: Bench, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskBuffer, "_pause_s", lambda _: 0.05)
+    failures = iter([ConnectionError("before the commit")])
+
+    def refuse(_: Any) -> None:
+        for failure in failures:
+            raise failure
+
+    event.listen(bench.engine, "commit", refuse)
+    try:
+        with TaskBuffer(bench.engine, every="1h") as buffer:
+            buffer.create_task("t", BIG)
+            assert buffer.flush("20s")
+            assert buffer.counts().written == 1
+    finally:
+        event.remove(bench.engine, "commit", refuse)
+
+    assert bench.sql("SELECT count(*) FROM task_pending") == 1
+    assert values(bench) == 1
+
+
+def test_without_the_setting_a_buffer_refuses_it_at_once(bench: Bench) -> None:
+    with (
+        TaskBuffer(bench.engine) as buffer,
+        pytest.raises(InvalidTaskError, match="at most 65536 bytes"),
+    ):
+        buffer.create_task("t", BIG)
+
+
+def test_more_than_the_large_limit_is_refused_at_once(bench: Bench, configure: Configure) -> None:
+    configure(large_values="database", large_limit=100_000)
+    with (
+        TaskBuffer(bench.engine) as buffer,
+        pytest.raises(InvalidTaskError, match="at most 100000 bytes"),
+    ):
+        buffer.create_task("t", BIG)
+
+
+def test_a_call_in_an_outbox_commits_with_its_value(bench: Bench, kept: dict[str, Any]) -> None:
+    app = Celery("mails", broker="redis://nowhere", set_as_current=False)
+
+    @app.task(base=OutboxTask, name="t")
+    def send(text: str) -> None: ...
+
+    with Session(bench.engine) as session:
+        with outbox(session):
+            send.delay(BIG["text"])
+        session.rollback()
+        assert values(bench) == 0
+        with outbox(session):
+            result = send.delay(BIG["text"])
+        session.commit()
+    task_id = int(result.id)
+
+    assert reference_of(bench.task(task_id).payload)
+    assert values(bench) == 1
+    echo(bench)
+    bench.drain(**kept)
+    assert bench.runs == [{"args": [BIG["text"]], "kwargs": {}}]
+
+
+SECRET = {"encryption_keys": OLD, "encrypted_tasks": "t"}
+
+
+def stored(bench: Bench) -> str:
+    with bench.engine.connect() as connection:
+        return "".join(
+            connection.execute(
+                text(
+                    "SELECT content FROM task_large_value UNION ALL "
+                    "SELECT to_jsonb(t)::text FROM task_all t"
+                )
+            ).scalars()
+        )
+
+
+def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure: Configure) -> None:
+    kept = configure(large_values="database", **SECRET)
+    echo(bench)
+    task_id = bench.create(payload=BIG)
+    bench.drain(**kept)
+
+    assert bench.runs == [BIG]
+    assert values(bench) == 2
+    assert "x" * 20 not in stored(bench)  # base64 may hold three
+    task = bench.task(task_id)
+    for value in (task.payload, task.result):
+        reference = reference_of(value)
+        assert reference
+        assert reference.encrypted
+    with bench.engine.connect() as connection:
+        full = load_large_values(connection, task)
+    assert (full.payload, full.result) == (BIG, {"echo": BIG})
+
+
+def test_a_handler_that_takes_no_payload_still_has_an_encrypted_result(
+    bench: Bench, configure: Configure
+) -> None:
+    configure(large_values="database", **SECRET)
+
+    @bench.handler()
+    def run(ctx: TaskContext) -> dict[str, Any]:
+        return {"card": "canary"}
+
+    task_id = bench.create(payload=BIG)
+    # From here on nothing but the reference says that it is encrypted.
+    bench.drain(**configure(encryption_keys=OLD, encrypted_tasks=""))
+
+    task = bench.task(task_id)
+    assert (task.state, is_secret(task.result)) == ("SUCCEEDED", True)
+    assert "canary" not in stored(bench)
+
+
+def test_rotation_encrypts_them_anew(bench: Bench, configure: Configure) -> None:
+    configure(large_values="database", **SECRET)
+    task_id = bench.create(payload=BIG)
+    done = rotate(bench.engine, Keyring(read_keys(f"{NEW},{OLD}")))
+
+    assert (done.number, done.complete) == (1, True)
+    with bench.engine.begin() as connection:
+        assert count(connection) == [("task_large_value.content (payload)", "new", 1)]
+    configure(large_values="database", encryption_keys=NEW, encrypted_tasks="t")
+    with bench.engine.connect() as connection:
+        assert load_large_values(connection, bench.task(task_id)).payload == BIG
+
+
+@pytest.mark.parametrize("secret", [{}, SECRET])
+def test_a_move_takes_them_along(
+    bench: Bench, configure: Configure, tmp_path: Path, secret: dict[str, str]
+) -> None:
+    kept = configure(large_values="database", **secret)
+    echo(bench)
+    bench.create(payload=BIG)
+    bench.create(payload={"n": 1})
+    export_tasks(bench.engine, tmp_path / "file", name="t")
+    bench.sql("DELETE FROM task_pending")  # as if it were another database
+    bench.sql("DELETE FROM task_large_value")
+
+    assert import_tasks(bench.engine, tmp_path / "file", tmp_path / "receipt").tasks == 2
+    assert values(bench) == 1
+    bench.drain(**kept)
+
+    assert len(bench.runs) == 2
+    assert BIG in bench.runs
+
+
+@pytest.mark.parametrize("secret", [{}, SECRET])
+def test_where_they_are_not_kept_an_import_is_refused(
+    bench: Bench, configure: Configure, tmp_path: Path, secret: dict[str, str]
+) -> None:
+    configure(large_values="database", **secret)
+    bench.create(payload={"text": "x" * 200_000})
+    export_tasks(bench.engine, tmp_path / "file", name="t")
+    bench.sql("DELETE FROM task_pending")
+    configure(large_values="", **secret)
+
+    with pytest.raises(InvalidSelectionError, match=r"Line 1: payload has .* bytes"):
+        import_tasks(bench.engine, tmp_path / "file", tmp_path / "receipt")
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+def test_no_text_quotes_a_large_payload_where_paths_are_masked_and_no_line_ever(
+    bench: Bench, kept: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.handler("t", max_attempts=1)
+    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
+        raise ValueError(f"{payload['card']} is refused")
+
+    masked, plain = (bench.create(payload={**BIG, "card": "canary-4711"}) for _ in range(2))
+    bench.execute([masked], masked_paths="card", **kept)
+    bench.execute([plain], **kept)
+
+    assert [each.message for each in bench.attempts(masked)] == ["***"]
+    assert [each.message for each in bench.attempts(plain)] == ["canary-4711 is refused"]
+    assert "canary" not in caplog.text
+    assert "ValueError: ***" in caplog.text

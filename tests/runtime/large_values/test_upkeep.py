@@ -13,8 +13,8 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.large_values import LargeValues
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import LargeValueUpkeep, Maintainer
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
 
 DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
 ASKED, ANSWERED, OVER = threading.Event(), threading.Event(), threading.Event()

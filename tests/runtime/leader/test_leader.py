@@ -17,11 +17,11 @@ from tasks_app.pool.dispatch.leader_lease import MAINTAIN, SCAN, Rank
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Leader
+from tests.clock import until
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench, own_maintainer
 from tests.runtime.memory import Memory
 from tests.runtime.timetable import scheduled, tasks
-from tests.waiting import until
 
 HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
 PAST = datetime.now(UTC) - timedelta(minutes=10)

@@ -16,9 +16,9 @@ from tasks_app.domain.schedules.timing import instants_between
 from tasks_app.runtime.db import database
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, scheduled, standing, tasks
-from tests.waiting import until
 
 pytestmark = pytest.mark.test_all
 

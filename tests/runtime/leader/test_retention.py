@@ -19,16 +19,7 @@ from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.factory import count
-from tests.pool.old_days import (
-    DAY,
-    NAME,
-    NOON,
-    ONE,
-    drop_old_days,
-    failed,
-    finished,
-    old_day,
-)
+from tests.pool.database import DAY, NAME, NOON, ONE, drop_old_days, failed, finished, old_day
 from tests.servers import named
 
 LATER = "task_completed_p20200507"

@@ -22,9 +22,9 @@ from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.runtime.locks import client
 from tasks_app.runtime.locks import lock as acquire
 from tasks_app.runtime.locks.client import Renewals, Transactions
+from tests.clock import until
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after
-from tests.waiting import until
 
 
 def held(engine: Engine, state: str = "held") -> list[tuple]:

@@ -19,9 +19,9 @@ from tasks_app.domain.locks import LockDeniedError, LockRequest, lock_parts
 from tasks_app.pool.locks.holders import release
 from tasks_app.runtime.locks.client import Transactions
 from tasks_app.runtime.locks.lock import WakeUps, acquire_locks, wake_next, wake_ups_of
+from tests.clock import until
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after, watched
-from tests.waiting import until
 
 NEVER_S = 1000.0
 """Between two looks."""

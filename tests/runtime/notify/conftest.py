@@ -10,8 +10,8 @@ from sqlalchemy import text
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints import HINTS, as_configured
 from tasks_app.runtime.notify import Listener
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
 
 LISTENERS = """
     SELECT count(*) FROM pg_stat_activity

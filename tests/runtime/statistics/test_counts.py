@@ -22,10 +22,10 @@ from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.rescuer import Sweeper
 from tasks_app.runtime.statistics import TASK_COUNTS, CountKeeper, CountReport, TaskCounts
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.labour import PAST
 from tests.runtime.worker.test_supervisor import children, work
-from tests.waiting import until
 
 PARTS = "SELECT name, outcome, sum(number)::int FROM task_count_part GROUP BY 1, 2 ORDER BY 1, 2"
 

@@ -13,7 +13,7 @@ from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.pool.statistics.totals import totals
 from tasks_app.runtime.statistics import TASK_COUNTS
-from tests.pool.statistics.counted import KEPT
+from tests.pool.test_statistics import KEPT
 from tests.runtime.bench import Bench
 
 FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks_app.runtime.hooks import HOOKS
-from tests.waiting import until
+from tests.clock import until
 
 
 class Spans:

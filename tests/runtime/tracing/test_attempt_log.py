@@ -17,10 +17,10 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.tracing.run_logs import ATTEMPTS, AttemptLog, logger
+from tests.clock import until
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
-from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

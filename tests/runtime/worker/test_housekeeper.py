@@ -18,10 +18,10 @@ from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
-from tests.waiting import until
 
 LOCK = text("SELECT FROM task_pending WHERE id = :id FOR UPDATE")
 

@@ -20,12 +20,12 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.scoreboard import MOST_RUNS, Scoreboard, SlotView
 from tasks_app.runtime.worker.reaper import Reaper
+from tests.clock import until
 from tests.factory import claimer, ending, succeed
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
 from tests.statements import commit_unanswered, once_after
-from tests.waiting import until
 
 pytestmark = pytest.mark.test_all
 

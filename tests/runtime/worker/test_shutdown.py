@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 
 from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.worker.child import Child
+from tests.clock import until
 from tests.runtime.bench import Bench, effect
-from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how one ends here: see ``ended``

@@ -18,10 +18,10 @@ from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.execution import in_flight
+from tests.clock import until
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.notify.conftest import LISTENERS, until_quiet
-from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # limits in handlers use the alarm
 

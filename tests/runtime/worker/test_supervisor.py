@@ -1,4 +1,4 @@
-"""``tasks-app work``: a parent that replaces its child, whatever way a task ends it."""
+"""The standby: a child that stands in when no beat lives, and says when it starves."""
 
 from __future__ import annotations
 
@@ -6,21 +6,198 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+from uuid import uuid4
 
 import psutil
 import pytest
 
+from tasks_app import NewTask, create_tasks
+from tasks_app.domain.errors import RefusedError
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.runtime.leader.leader import Leader
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.standby import Standby, StandbyTiming
+from tasks_app.runtime.worker.supervisor import starving
+from tests.clock import until
 from tests.runtime.bench import Bench
-from tests.waiting import until
+from tests.runtime.memory import Memory
+from tests.statements import watched
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150, method="thread")]
+BEAT = uuid4()
+HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now()"
+QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
+HURRIED = StandbyTiming(
+    look_every_s=0.05,
+    first_look_within_s=0.05,
+    hungry_after=timedelta(seconds=0.3),
+    hunger_every_s=0.05,
+)
+
+
+@pytest.fixture
+def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
+    """Start a child with its standby; a broker in memory takes what it publishes."""
+    standbys = []
+
+    def start(**settings: float) -> tuple[Child, Memory]:
+        bench.succeeding()
+        child, memory = bench.child(**settings), Memory()
+        given = bench.settings(**settings)
+        leader = Leader(given, child.database, memory, f"standby {len(standbys)}")
+        standbys.append(Standby(given, leader, child, HURRIED))
+        standbys[-1].start()
+        return child, memory
+
+    yield start
+    for standby in standbys:
+        standby.stop()
+
+
+def beat_leads(bench: Bench, seconds: float) -> None:
+    with bench.engine.begin() as connection:
+        assert leader_lease.acquire_lease(
+            connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
+            ttl=timedelta(seconds=seconds),
+        )  # fmt: skip
+
+
+@pytest.mark.test_all
+def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> None:
+    _, memory = appoint()
+    first = bench.create()
+    until(lambda: first in memory.ids())
+    assert bench.sql(HOLDER) == "standby 0"
+
+    beat_leads(bench, 4)
+    scanned = "SELECT max(done_at) FROM task_lease WHERE name = 'scan'"
+    seen = [bench.sql(scanned)]
+    until(lambda: seen.append(bench.sql(scanned)) or (len(seen) > 60 and len(set(seen[-50:])) == 1))
+    second = bench.create()
+
+    assert bench.sql(HOLDER) == "beat"
+    until(lambda: second in memory.ids(), 10)
+
+
+def test_its_first_look_comes_when_the_scan_can_see_its_child(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
+    child, order = bench.child(), []
+    known, wait = child.housekeeper.renewer.known, child.housekeeper.renewer.known.wait
+    monkeypatch.setattr(known, "wait", lambda _: wait(30) and order.append("known"))
+    leader = Mock(hold=lambda: order.append("look"))
+    standby = Standby(bench.settings(), leader, child, HURRIED)
+
+    standby.start()
+
+    until(lambda: "look" in order)
+    standby.stop()
+    assert order[:2] == ["known", "look"]
+
+
+def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
+    memories = [appoint()[1] for _ in range(2)]
+    with bench.engine.begin() as connection:
+        tasks = create_tasks(connection, [NewTask("t")] * 10)
+
+    until(lambda: len(memories[0].ids() + memories[1].ids()) == 10)
+
+    assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
+    assert [] in (memories[0].ids(), memories[1].ids())
+
+
+@pytest.mark.test_all
+def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
+    child, _ = appoint()
+    until(lambda: bench.sql(HOLDER) == "standby 0")
+
+    child.inflight.stop()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+    _, memory = appoint()
+    task = bench.create()
+    until(lambda: task in memory.ids())
+    bench.slots.drain()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+
+def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
+    _, deaf = appoint()
+    deaf.refuse_after = 0
+    until(lambda: bench.sql(HOLDER) == "standby 0")
+    task = bench.create()
+    until(lambda: bench.sql(HOLDER) is None)
+
+    _, memory = appoint()
+
+    until(lambda: task in memory.ids(), 4)
+    assert deaf.probes == 0  # it stands back for longer
+
+
+@pytest.mark.test_all
+def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoint) -> None:
+    beat_leads(bench, 1.5)
+
+    child, memory = appoint()
+    with watched(child.database.engine, "FROM task_lease l WHERE l.name") as looks:
+        task = bench.create()
+        until(lambda: task in memory.ids(), 5)
+
+    assert len(looks) <= 6  # not one for each twentieth of a second
+
+
+def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
+    bench: Bench, appoint
+) -> None:
+    child, _ = appoint(scan_interval=0.05)
+    task = bench.create()
+
+    until(lambda: starving(bench.slots))
+
+    child.execute([task])
+    until(lambda: not starving(bench.slots))
+
+
+def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
+    bench: Bench, appoint
+) -> None:
+    appoint(scan_interval=0.05)
+    task = bench.create()
+    until(lambda: starving(bench.slots))
+    bench.sql(
+        "UPDATE task_pending SET state = 'RUNNING', lease_token = gen_random_uuid(), owner = 'w',"
+        " lease_until = now() + interval '1 hour', started_at = now(), max_attempts = 3,"
+        " at_most_once = false, attempt = 1 WHERE id = :id",
+        id=task,
+    )
+
+    until(lambda: not starving(bench.slots))
+
+
+@pytest.mark.parametrize("change", ["refused", "unknown", "held back"])
+def test_it_does_not_starve_for_what_no_message_could_bring(
+    bench: Bench, appoint, change: str
+) -> None:
+    child, memory = appoint(scan_interval=0.05)
+    if change == "refused":
+        memory.error, memory.refuse_after = RefusedError, 0
+    task = bench.create("unknown" if change == "unknown" else "t", order_key="k")
+    if change == "held back":
+        bench.sql("UPDATE task_pending SET parked_kind = 'order' WHERE id = :id", id=task)
+    since = "SELECT now() - due_at > interval '0.4s' FROM task_pending"
+    until(lambda: bench.sql(since) and child.inflight.idle_s() > 0.4)
+
+    assert not starving(bench.slots)
+
 
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
-
-
 LEAVES = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +230,8 @@ def work(
     return parent
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_a_thread_that_a_handler_left_does_not_keep_the_worker(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +263,8 @@ def end(parent: subprocess.Popen) -> None:
     parent.wait()
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_poison_runs_max_attempts_times_and_its_neighbours_are_not_charged(bench: Bench) -> None:
     """By a signal, and by leaving through the back door with a good status."""
     bench.sql("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)")
@@ -113,6 +294,8 @@ HAS_BEGUN = """
 """The handler's transaction: a task that is only claimed would be given back."""
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_sigterm_ends_parent_and_child_after_the_running_task(bench: Bench) -> None:
     task_id = bench.create("slow", {"seconds": 2.0})
     rest = [bench.create("ok", delay="1h")]
@@ -135,6 +318,8 @@ def children(parent: subprocess.Popen) -> list[psutil.Process]:
     return psutil.Process(parent.pid).children()
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_each_child_is_a_process_and_a_drain_ends_with_the_last_of_them(bench: Bench) -> None:
     ids = [bench.create("who") for _ in range(12)]
     last = bench.create("slow", {"seconds": 1.0}, priority=9)
@@ -146,6 +331,8 @@ def test_each_child_is_a_process_and_a_drain_ends_with_the_last_of_them(bench: B
     assert bench.sql(LIVE) == 0
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_whoever_ends_one_child_ends_only_that_one(bench: Bench, number: signal.Signals) -> None:
     parent = work(bench, "-c", "2")
@@ -165,6 +352,8 @@ def test_whoever_ends_one_child_ends_only_that_one(bench: Bench, number: signal.
     assert not sibling.is_running()
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_children_end_by_themselves_when_their_parent_is_killed(bench: Bench) -> None:
     running = [bench.create("slow", {"seconds": 1.0}) for _ in range(2)]
     parent = work(bench, "-c", "2")
@@ -179,6 +368,8 @@ def test_children_end_by_themselves_when_their_parent_is_killed(bench: Bench) ->
     assert bench.sql(LIVE) == 0
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150, method="thread")
 def test_an_orphan_does_not_outlive_the_hard_limit_of_its_task(bench: Bench) -> None:
     task_id = bench.create("hang")
     parent = work(bench, "-c", "1")

@@ -1,0 +1,270 @@
+"""What pages claim, and what proves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import tasks_app.testing
+from dev.benchmarks.figures import read
+from dev.benchmarks.report import figures_page, newest
+from tasks_app import Settings, create_task
+from tasks_app.celery_tasks import run_from_pool
+from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.testing import drain, plugin
+from tasks_app.testing.creation import Where
+from tests.broker.side_by_side import CASES
+from tests.docs.reading import PROJECT, blocks, section, text_of
+
+PAGE = text_of("docs/comparison.md")
+FIGURES = figures_page(read(newest()))
+DEFINED = dict(re.findall(r"^\[([a-z]{2}-\w+)\]: (\S+ .*)$", PAGE, re.MULTILINE))
+USED = set(re.findall(r"\]\[([a-z]{2}-\w+)\]", PAGE))
+TABLES = ("Python, jobs in PostgreSQL", "Python, jobs in a broker", "Other languages")
+WITHOUT_SOURCE = ("none found", "not verified", "no promise found", "as Celery", "no rows", "no:")
+"""Cells that state nothing of their own about the other system's documents."""
+PLAIN = {"Languages", "Needs", "For your tests"}
+"""Where a language or a framework's name alone needs no source."""
+MEASURES = {
+    1: "## Drain of tasks that do nothing",
+    2: "## Drain of tasks that insert one row each",
+    3: "## Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
+    4: "## Idle system, a task every 20 ms: from the call, and from the commit, to the handler",
+}
+COLUMNS = {1: "tasks/s", 2: "tasks/s", 3: "p50 ms", 4: "p99 ms"}
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of its first table, its header first."""
+    lines = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    return [lines[0], *lines[2:]]
+
+
+def test_each_source_is_an_address_with_a_date_and_is_used() -> None:
+    assert set(DEFINED) == USED
+    for key, definition in DEFINED.items():
+        assert re.match(r'https://\S+ "read \d{4}-\d\d-\d\d: ', definition), key
+
+
+def test_no_address_stands_without_its_date() -> None:
+    bare = [line for line in PAGE.splitlines() if "://" in line and not line.startswith("[")]
+
+    assert bare == []
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_each_cell_about_others_has_a_source_or_says_that_it_has_none(heading: str) -> None:
+    (_, *systems), *rows = table(section(PAGE, heading))
+    bare = [
+        f"{row}, {system}: {cell}"
+        for row, *those in rows
+        for system, cell in zip(systems, those, strict=True)
+        if system != "tasks_app"
+        and "][" not in cell
+        and not any(words in cell for words in WITHOUT_SOURCE)
+        and not (row in PLAIN and len(cell) < 30)
+    ]
+
+    assert bare == []
+
+
+def test_all_tables_have_the_same_rows_and_each_of_ours_leads_somewhere() -> None:
+    subjects = {tuple(row[0] for row in table(section(PAGE, heading))) for heading in TABLES}
+    ours = [row[1] for row in table(section(PAGE, TABLES[0]))[1:]]
+
+    assert len(subjects) == 1
+    assert [cell for cell in ours if "](" not in cell] == []
+
+
+def test_what_others_do_better_is_as_long_as_the_praise() -> None:
+    other, this = (section(PAGE, f"When to take {which} one") for which in ("the other", "this"))
+
+    assert len(other) >= len(this)
+
+
+def test_each_figure_is_that_of_the_measurements() -> None:
+    _, *rows = table(section(PAGE, "Measured speed"))
+    shown = 0
+    for system, *figures in rows:
+        for place, figure in enumerate(figures, 1):
+            if figure:
+                measured = table(FIGURES.split(MEASURES[place], 1)[1].split("\n## ")[0])
+                column = measured[0].index(COLUMNS[place])
+                [row] = [row for row in measured if row[0] == system.strip("`")]
+                assert row[column].split(" ")[0] == figure, (system, COLUMNS[place])
+                shown += 1
+
+    assert shown > 20
+
+
+def test_the_versions_that_it_names_are_those_that_were_tried() -> None:
+    pins = {
+        "Procrastinate": "dev/benchmarks/peers/procrastinate",
+        "PGQueuer": "dev/benchmarks/peers/pgqueuer",
+        "Dramatiq": "dev/benchmarks/peers/dramatiq",
+        "RQ": "tests/peers/rq",
+        "django-celery-outbox": "tests/peers/django_celery_outbox",
+    }
+    versions = {row[0]: row[2] for row in table(section(PAGE, "Sources"))[1:]}
+    for system, folder in pins.items():
+        pinned = text_of(f"{folder}/requirements.txt")
+        [version] = re.findall(rf"^{system.lower()}(?:\[\w+\])?==(\S+)", pinned, re.MULTILINE)
+        assert versions[system].startswith(f"{version},"), system
+
+
+PAGE_OF_FROM_CELERY = text_of("docs/from/celery.md")
+TASKS, BEFORE, AFTER, OUTBOX, CHAIN, HANDLER = blocks(PAGE_OF_FROM_CELERY, "python")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "guide_order"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    """A shop's session."""
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        yield session
+    Base.metadata.drop_all(engine)
+
+
+def run(block: str, names: dict[str, Any]) -> None:
+    """Run code whose app is nobody else's: other tests' tasks must not become its own."""
+    aside = block.replace("Celery(", "Celery(set_as_current=False, main=")
+    exec(compile(aside, "guide", "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[dict[str, Any]]:
+    """The names of the guide's code, of all blocks but the one before the change."""
+    names: dict[str, Any] = {"__name__": "shop"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HANDLERS, "specs", {})
+        for block in (TASKS, AFTER, OUTBOX, CHAIN, HANDLER):
+            run(block, names)
+        run_from_pool(names["app"])
+        yield names
+
+
+def rows(engine: Engine) -> list[tuple[str, str, Any]]:
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT name, state, result FROM task_all ORDER BY id")
+        return [tuple(row) for row in found]
+
+
+def test_both_ways_of_buying_write_rows_of_the_transaction(
+    engine: Engine, database_url: str, session: Session, shop: dict[str, Any]
+) -> None:
+    shop["buy"](session, Order(id=1))
+    shop["buy_and_tell"](session, Order(id=2))
+
+    drain(Settings(database_url=database_url))
+
+    assert rows(engine) == [
+        ("shop.send_receipt", "SUCCEEDED", 1),
+        ("shop.tell_warehouse", "SUCCEEDED", 2),
+        ("shop.tell_warehouse", "PENDING", None),
+    ]
+
+
+def test_the_next_task_commits_with_the_one_before(
+    engine: Engine, database_url: str, shop: dict[str, Any]
+) -> None:
+    with engine.begin() as connection:
+        create_task(connection, shop["pack"], args=[7])
+        create_task(connection, shop["book"], {"order_id": 7})
+
+    drain(Settings(database_url=database_url))
+
+    assert sorted(rows(engine)) == [
+        ("shop.book", "SUCCEEDED", None),
+        ("shop.pack", "SUCCEEDED", None),
+        ("shop.send_receipt", "SUCCEEDED", 7),
+    ]
+
+
+def test_the_way_before_is_plain_celery() -> None:
+    names: dict[str, Any] = {"__name__": "before"}
+    run(BEFORE, names)
+
+    assert "tasks_app" not in BEFORE
+    assert callable(names["buy"])
+
+
+def test_its_settings_exist_and_its_figures_are_true() -> None:
+    for name in re.findall(r"TASKS_APP_([A-Z_]+)", PAGE_OF_FROM_CELERY):
+        assert name.lower() in Settings.model_fields
+    assert f"{len(CASES)} cases" in PAGE_OF_FROM_CELERY
+    assert f"{MOST_ATTEMPTS:,} attempts" in PAGE_OF_FROM_CELERY
+
+
+PAGE_OF_TESTING = text_of("docs/testing.md")
+EXAMPLE = "\n".join(path.read_text() for path in (PROJECT / "examples/testing").glob("*.py"))
+
+
+@pytest.mark.parametrize("block", blocks(PAGE_OF_TESTING, "python"))
+def test_each_block_is_code_of_the_example(block: str) -> None:
+    assert block.strip() in EXAMPLE
+
+
+def test_there_are_ten_recipes_each_with_code() -> None:
+    recipes = section(PAGE_OF_TESTING, "Ten recipes").split("\n### ")[1:]
+
+    assert [recipe.split(".")[0] for recipe in recipes] == [str(n) for n in range(1, 11)]
+    assert all("```python" in recipe for recipe in recipes)
+
+
+def test_each_test_of_the_example_but_one_is_a_recipe() -> None:
+    tests = set(re.findall(r"^def (test_\w+)", EXAMPLE, re.M))
+
+    assert {name for name in tests if name not in PAGE_OF_TESTING} == {
+        "test_a_payload_that_a_producer_may_not_send"
+    }
+
+
+def test_a_failing_assertion_says_what_the_page_shows(connection: Connection) -> None:
+    options: Any = {"biz_key": "order:7"}
+    create_task(connection, "points.grant", {"order_id": 7}, **options)
+    create_task(connection, "card.charge", {"order_id": 7}, queue="payments", **options)
+    create_task(connection, "review.ask", {"order_id": 7}, delay="2d", **options)
+
+    with pytest.raises(AssertionError) as failure:
+        tasks_app.testing.assert_created(connection, "card.charge", {"order_id": 8})
+
+    (shown,) = blocks(PAGE_OF_TESTING, "text")
+    said = re.sub(r"\((\d+),", "(1,", f"AssertionError: {failure.value}\n")
+    assert said == re.sub(r"\((\d+),", "(1,", shown)
+
+
+def test_it_names_each_fixture() -> None:
+    fixtures = {name for name in vars(plugin) if name.startswith("tasks_app_")}
+
+    assert fixtures == set(re.findall(r"^\| `(tasks_app_\w+)` \|", PAGE_OF_TESTING, re.M))
+
+
+def test_it_names_each_name_of_the_kit() -> None:
+    records = {"ContextOptions", "Where", "TaskRun", "Drained"}
+
+    assert [
+        n for n in tasks_app.testing.__all__ if n not in PAGE_OF_TESTING and n not in records
+    ] == []
+
+
+def test_it_names_what_can_be_asserted() -> None:
+    assert " ".join(Where.__annotations__) in PAGE_OF_TESTING

@@ -1,0 +1,452 @@
+"""Delays that come, run times, passes of a scan."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from tasks_app.pool.dispatch.scan import find_upcoming
+from tasks_app.runtime import hint_sender
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.leader import dispatcher
+from tasks_app.runtime.run_times import FASTEST_S, FEW_RUNS, RunTimeReport
+from tasks_app.runtime.scan import (
+    LONGEST_REST_S,
+    EmptyPollBackoff,
+    Pace,
+    PollPaces,
+    ScanPasses,
+    Start,
+)
+from tests.clock import Clock, until
+from tests.runtime.bench import Bench
+from tests.runtime.hints.ear import Ear, told
+from tests.runtime.leader.test_dispatcher import Scene
+from tests.runtime.memory import Memory
+from tests.statements import watched
+
+NOW = datetime.now(UTC)
+REAL_S = 0.1
+"""Hints come out by the real clock; so soon after the start of a pass a task is due in tests."""
+
+
+class ClockDelayLookahead:
+    """It stands still: two passes estimate one instant alike on a slow machine, too."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> ClockDelayLookahead:
+    return ClockDelayLookahead()
+
+
+@pytest.fixture
+def scene(bench: Bench, clock: ClockDelayLookahead) -> Scene:
+    scene = Scene(bench, Memory(), clock, scan_interval=1)
+    scene.worker(now=NOW)
+    return scene
+
+
+def made(scene: Scene, due_in_s: float, **options: str) -> int:
+    return scene.bench.create(run_at=NOW + timedelta(seconds=due_in_s), **options)
+
+
+def test_what_is_due_before_the_pass_after_the_next_is_announced_once(
+    scene: Scene, ear: Ear
+) -> None:
+    near = [made(scene, REAL_S), made(scene, REAL_S + 0.01)]
+    made(scene, 1.6)
+    made(scene, REAL_S, queue="nobodys")
+
+    again = [scene.dispatcher.run_once(now=NOW).again_in(1.0) for _ in range(2)]
+
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == near
+    assert again == [1.0, 1.0]
+
+
+def test_no_hint_is_early(scene: Scene, ear: Ear) -> None:
+    began = time.monotonic()
+    made(scene, REAL_S)
+
+    scene.dispatcher.run_once(now=NOW)
+
+    until(lambda: told(ear))
+    assert ear.instants[0] >= began + REAL_S
+
+
+def test_a_task_that_was_put_off_is_announced_anew(scene: Scene, ear: Ear) -> None:
+    task_id = made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+    scene.bench.sql(
+        "UPDATE task_pending SET due_at = due_at + interval '0.1 s',"
+        " scan_at = scan_at + interval '0.1 s'"
+    )
+
+    scene.dispatcher.run_once(now=NOW)
+
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == [task_id] * 2
+
+
+def test_the_nearest_are_announced_when_there_are_many(
+    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "MOST", 2)
+    ids = [made(scene, REAL_S + later_s) for later_s in (0.02, 0.0, 0.01)]
+
+    scene.dispatcher.run_once(now=NOW)
+
+    until(lambda: len(told(ear)) == 2)
+    assert ear.ids == [ids[1], ids[2]]
+
+
+def test_the_scan_need_not_wait_for_a_hint(scene: Scene, ear: Ear) -> None:
+    made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+
+    later = NOW + timedelta(seconds=REAL_S)
+    assert scene.dispatcher.run_once(now=later).published == 1
+
+
+def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(
+    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hint_sender, "DEEP_SILENCE_S", 60.0)
+    ear.depths = {"default": 1_000}
+    made(scene, REAL_S)
+    scene.dispatcher.run_once(now=NOW)
+    until(lambda: not HINTS.takes("default"))
+    made(scene, 0.4)
+
+    assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.1)
+
+
+def test_where_hints_are_off_the_scan_wakes_up_for_all(
+    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_HINTS", "off")
+    made(scene, 0.4)
+
+    assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.4)
+    assert told(ear) == []
+
+
+def test_a_paused_queue_is_not_announced(scene: Scene, ear: Ear) -> None:
+    made(scene, REAL_S)
+    scene.bench.sql("INSERT INTO task_queue_pause VALUES ('default')")
+
+    scene.dispatcher.run_once(now=NOW)
+
+    with scene.bench.engine.connect() as connection:
+        assert find_upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
+    assert told(ear) == []
+
+
+class Report:
+    """A report on paces that the test sets, and a look at the table."""
+
+    def __init__(self, bench: Bench, clock_of_run_time_report: Any, **options: Any) -> None:
+        self.bench = bench
+        self.clock = clock_of_run_time_report
+        self.paces: dict[str, float] = {}
+        database = Database(bench.url)
+        bench.at_end(database.dispose)
+        self.report = RunTimeReport(
+            database,
+            lambda: dict(self.paces),
+            bench.registry,
+            clock=lambda: clock_of_run_time_report.now,
+            **options,
+        )
+
+    def after(self, seconds: float, **paces: float) -> dict[str, float]:
+        """Learn, look again so much later; return what was written just then."""
+        self.clock.now += seconds
+        self.paces |= paces
+        self.bench.sql("UPDATE task_pace SET updated_at = 'epoch'")
+        self.report.report()
+        with self.bench.engine.connect() as connection:
+            rows = connection.execute(
+                text("SELECT name, run_s FROM task_pace WHERE updated_at > 'epoch'")
+            )
+            return {row.name: row.run_s for row in rows}
+
+
+@pytest.fixture
+def clock_of_run_time_report() -> Any:
+    return SimpleNamespace(now=1000.0)
+
+
+def test_a_new_name_is_told_at_once_and_a_small_change_never(
+    bench: Bench, clock_of_run_time_report: Any
+) -> None:
+    report = Report(bench, clock_of_run_time_report)
+
+    assert report.after(0, a=0.1) == {"a": 0.1}
+    assert report.after(1, b=0.2) == {"b": 0.2}
+    assert report.after(100, a=0.11, b=0.19) == {}
+
+
+def test_a_change_by_a_fifth_is_told_after_ten_seconds_and_a_great_one_at_once(
+    bench: Bench, clock_of_run_time_report: Any
+) -> None:
+    report = Report(bench, clock_of_run_time_report)
+    report.after(0, a=0.1, b=0.1)
+
+    assert report.after(1, a=0.13) == {}
+    assert report.after(1, b=0.3) == {"b": 0.3}
+    assert report.after(0.2, b=0.1) == {}
+    assert report.after(0, new=0.1) == {"new": 0.1}
+    report.after(0.2)
+    assert report.after(1, b=0.1) == {"b": 0.1}
+    assert report.after(10, b=0.115) == {"a": 0.13}
+
+
+def test_a_first_run_that_had_to_connect_is_corrected_without_a_pause(
+    bench: Bench, clock_of_run_time_report: Any
+) -> None:
+    report = Report(bench, clock_of_run_time_report)
+
+    assert report.after(0, a=0.1) == {"a": 0.1}
+    assert report.after(0.01, a=0.02) == {}
+    assert report.after(0.01, a=0.001) == {"a": 0.001}
+
+
+def test_differences_that_make_no_other_messages_are_no_news(
+    bench: Bench, clock_of_run_time_report: Any
+) -> None:
+    report = Report(bench, clock_of_run_time_report)
+
+    assert report.after(0, a=1e-6) == {"a": FASTEST_S}
+    assert report.after(100, a=1e-4) == {}
+
+
+def test_what_a_child_runs_beside_each_other_takes_a_part_of_its_time(
+    bench: Bench, clock_of_run_time_report: Any
+) -> None:
+    """So that one message holds as many as run at once, however long each of them takes."""
+
+    @bench.handler("async")
+    async def waits(ctx: Any) -> None: ...
+
+    bench.succeeding("sync")
+    report = Report(bench, clock_of_run_time_report, threads=8, async_concurrency=100)
+
+    assert report.after(0, **{"async": 60.0, "sync": 0.1}) == {"async": 0.004, "sync": 0.0125}
+
+
+@pytest.mark.test_all
+def test_a_write_that_failed_is_still_news(bench: Bench, clock_of_run_time_report: Any) -> None:
+    report = Report(bench, clock_of_run_time_report)
+    with bench.engine.begin() as connection:
+        connection.execute(text("LOCK task_pace IN SHARE MODE"))
+        report.paces["a"] = 0.1
+        with pytest.raises(OperationalError):
+            report.report.report()
+
+    assert report.after(1) == {"a": 0.1}
+
+
+def test_a_child_tells_what_it_ran(bench: Bench) -> None:
+    bench.succeeding()
+    child = bench.child()
+
+    child.execute([bench.create() for _ in range(FEW_RUNS)])
+
+    assert until(lambda: bench.sql("SELECT run_s FROM task_pace WHERE name = 't'"), 5) is not None
+
+
+WHOLE, GOES_ON = Start(), Start(goes_on=True)
+
+
+class Watch(Clock):
+    def read(self, passes: ScanPasses, took: float, found: int = 0) -> Start:
+        """Make a pass; return where it began."""
+        began = self.now
+        start = passes.start(began)
+        self.now += took
+        if found:
+            passes.places["default", 5] = (self.now, 1)
+        passes.was_read(began, start, left=found)
+        return start
+
+
+@pytest.fixture
+def clock_of_passes() -> Watch:
+    return Watch()
+
+
+def test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones(
+    clock_of_passes: Watch,
+) -> None:
+    passes = ScanPasses(clock=clock_of_passes)
+    read = [clock_of_passes.read(passes, 0.01, found=500) for _ in range(2_100)]
+
+    assert read[:3] == [WHOLE, WHOLE, GOES_ON]
+    assert 95 <= read.count(WHOLE) <= 105
+    assert read.count(WHOLE) + read.count(GOES_ON) == len(read)
+
+
+def test_one_that_goes_on_and_finds_nothing_is_followed_by_one_that_does_not(
+    clock_of_passes: Watch,
+) -> None:
+    passes = ScanPasses(clock=clock_of_passes)
+    for _ in range(2):
+        clock_of_passes.read(passes, 0.1, found=500)
+
+    assert clock_of_passes.read(passes, 0.0) == GOES_ON
+    assert clock_of_passes.read(passes, 0.0) == WHOLE
+    assert clock_of_passes.read(passes, 0.0) == WHOLE
+
+
+def test_a_whole_one_begins_at_the_front(clock_of_passes: Watch) -> None:
+    passes = ScanPasses(clock=clock_of_passes)
+    clock_of_passes.read(passes, 0.01, found=500)
+    assert passes.places
+
+    assert passes.start(clock_of_passes.now) == WHOLE
+    assert not passes.places
+
+
+def test_the_next_whole_one_is_never_far(clock_of_passes: Watch) -> None:
+    passes = ScanPasses(clock=clock_of_passes)
+    for _ in range(2):
+        clock_of_passes.read(passes, 20.0, found=500)
+
+    clock_of_passes.now += LONGEST_REST_S - 0.1
+    assert clock_of_passes.read(passes, 0.0, found=500) == GOES_ON
+    clock_of_passes.now += 0.2
+    assert clock_of_passes.read(passes, 0.0, found=500) == WHOLE
+
+
+def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(
+    clock_of_passes: Watch,
+) -> None:
+    passes = ScanPasses(clock=clock_of_passes)
+    for _ in range(3):
+        clock_of_passes.read(passes, 0.1)
+
+    first = clock_of_passes.read(passes, 0.01, found=1)
+    again = clock_of_passes.read(passes, 0.01, found=1)
+
+    assert first.within is not None
+    assert again == GOES_ON
+
+
+def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
+    bench: Bench,
+) -> None:
+    rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_REST_S))
+    bench.succeeding()
+    executor = bench.child(claim_size=5, paces=rarely).executor
+    ids = [bench.create() for _ in range(25)]
+
+    def pass_on() -> None:
+        executor.top_up(["default"])
+        executor.run_waiting()
+
+    pass_on()
+    pass_on()
+    old = bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
+    urgent = bench.create(priority=0)
+    pass_on()
+    assert bench.runs == [*ids[:10], urgent, *ids[10:14]]
+    executor.poller.begin_at_the_front()
+    pass_on()
+
+    assert bench.runs[15:] == [old, *ids[14:18]]
+
+
+class WatchThrottle(Clock):
+    def look(self, backoff: EmptyPollBackoff, took_s: float, found: int = 0) -> float:
+        """Look; return for how long the backoff lasts then."""
+        began = self.now
+        self.now += took_s
+        backoff.looked(began, found=found)
+        ended, rest_s = self.now, 0.0
+        while backoff.lasts:
+            rest_s += 0.01
+            self.now = ended + rest_s
+        return rest_s
+
+
+@pytest.fixture
+def clock_of_throttle() -> WatchThrottle:
+    return WatchThrottle()
+
+
+def test_looks_that_are_fast_or_find_something_are_repeated_at_once(
+    clock_of_throttle: WatchThrottle,
+) -> None:
+    backoff = EmptyPollBackoff(clock=clock_of_throttle)
+
+    assert [clock_of_throttle.look(backoff, 0.001) for _ in range(5)] == [0.0] * 5
+    assert [clock_of_throttle.look(backoff, 0.1, found=1) for _ in range(5)] == [0.0] * 5
+
+
+def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(
+    clock_of_throttle: WatchThrottle,
+) -> None:
+    backoff = EmptyPollBackoff(clock=clock_of_throttle)
+
+    assert clock_of_throttle.look(backoff, 0.03) == 0.0  # one slow look is the machine's
+    assert clock_of_throttle.look(backoff, 0.03) == pytest.approx(20 * 0.03, abs=0.02)
+    assert clock_of_throttle.look(backoff, 9.0) == pytest.approx(20 * 0.03, abs=0.02)
+    assert clock_of_throttle.look(backoff, 9.0) == pytest.approx(5.0, abs=0.02)
+    assert clock_of_throttle.look(backoff, 0.03, found=1) == 0.0
+    assert clock_of_throttle.look(backoff, 0.03) == 0.0
+
+
+ALL_SLOW = PollPaces(empty=Pace(0.0, 1e6, 5.0))
+
+
+def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> None:
+    bench.succeeding("plain")
+
+    @bench.handler("coroutine")
+    async def coroutine(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+
+    child = bench.child(claim_size=1, paces=ALL_SLOW)
+    executor = child.executor
+    for _ in range(2):
+        executor.top_up(["default"])
+    ids = [bench.create("plain") for _ in range(3)]
+    with watched(child.database.engine, "%(lonely)s") as claims:
+        for _ in ids:
+            executor.top_up(["default"])
+            executor.run_waiting()
+
+    names = [list(json.loads(claim.values["handlers"])) for claim in claims]
+    assert names == [["coroutine"], *[["plain"]] * 3]
+    assert bench.runs == ids
+
+
+def test_when_there_are_no_others_all_kinds_are_looked_for(bench: Bench) -> None:
+    bench.succeeding("plain")
+
+    @bench.handler("coroutine")
+    async def coroutine(ctx: Any) -> None:
+        pass
+
+    executor = bench.child(paces=ALL_SLOW).executor
+    for _ in range(2):
+        executor.top_up(["default"])
+    assert all(backoff.lasts for backoff in executor.poller.backoffs.values())
+    bench.create("coroutine")
+
+    assert executor.top_up(["default"]) == 1

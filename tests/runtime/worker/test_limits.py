@@ -1,0 +1,240 @@
+"""Commands of operators: left as files, carried out by one child, told to all."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app.domain.tasks.run import ClaimedTask, Run
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.runs.claim import claim
+from tasks_app.runtime import scoreboard
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.worker import supervisor
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
+from tasks_app.runtime.worker.reaper import Reaper
+from tests.clock import until
+from tests.factory import claimer
+from tests.runtime.bench import Bench
+
+
+@pytest.fixture
+def mailbox(bench: Bench) -> Mailbox:
+    """The parent's view of the box."""
+    return Mailbox.beside(bench.slots.path)
+
+
+def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
+    commands = [ControlCommand(Do.CANCEL, ids=(n, n + 1)) for n in range(5)]
+    one, other = Mailbox(tmp_path / "box"), Mailbox(tmp_path / "box")
+    for command in commands:
+        one.leave(command)
+
+    first, second = one.take(), other.take()
+    taken = [next(first), next(second), next(first), *second, *first]
+
+    assert sorted(command.ids for _, command in taken) == [command.ids for command in commands]
+    assert list(one.take()) == []
+
+
+def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path / "box")
+    box.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
+
+    ((path, command),) = box.take()
+    box.put_back(path)
+    ((path, again),) = box.take()
+    box.done(path)
+
+    assert again == command == ControlCommand(Do.PAUSE, queue="mail", reason="why")
+    assert list(box.take()) == []
+    assert list((tmp_path / "box").iterdir()) == []
+
+
+def test_an_empty_or_missing_box_has_no_news(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path / "box")
+    assert not box.has_news()
+
+    box.leave(ControlCommand(Do.RESUME, queue="*"))
+
+    assert box.has_news()
+    assert not box.has_news()
+
+
+def test_a_waiting_task_is_cancelled_and_told_of(bench: Bench, mailbox: Mailbox) -> None:
+    told: list[Notice] = []
+    HOOKS.subscribe(told.append)
+    bench.at_end(lambda: HOOKS.unsubscribe(told.append))
+    task_id = bench.create("later", delay="1h")
+    bench.child()
+
+    mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id, 10**15)))
+
+    until(lambda: bench.state(task_id) == State.CANCELLED, 5)
+    until(lambda: [(n.kind, n.task_id, n.name) for n in told] == [("cancelled", task_id, "later")])
+
+
+def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbox: Mailbox) -> None:
+    """Any child's housekeeper may take the command, not only that of the child that runs it."""
+    begun, go = bench.event(), bench.event()
+
+    @bench.handler()
+    def h(ctx) -> None:
+        begun.set()
+        until(lambda: ctx.cancelled or go.is_set(), 20)
+        raise ValueError
+
+    task_id = bench.create()
+    runs, other = bench.child(lease=3600), bench.child(lease=3600)
+    running = bench.beside(runs.execute, [task_id])
+    begun.wait(10)
+
+    mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id,)))
+
+    running.join(10)
+    assert not running.is_alive()
+    until(lambda: bench.state(task_id) == State.CANCELLED, 5)  # a renewal may hold its row
+    assert other.inflight.empty
+
+
+@pytest.mark.test_all
+def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
+    count = "SELECT count(*) FROM task_queue_pause WHERE queue = 'mail' AND reason = 'why'"
+    bench.child()
+
+    mailbox.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
+    until(lambda: bench.sql(count) == 1, 5)
+
+    mailbox.leave(ControlCommand(Do.RESUME, queue="mail"))
+    until(lambda: bench.sql(count) == 0, 5)
+
+
+@pytest.mark.test_all
+def test_a_command_that_somebodys_lock_holds_up_is_carried_out_later(
+    bench: Bench, mailbox: Mailbox
+) -> None:
+    task_id = bench.create("later", delay="1h")
+    child = bench.child()
+    with bench.engine.begin() as connection:
+        connection.execute(
+            text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id}
+        )
+        mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id,)))
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: bench.sql(waits) == 1, 5)
+        until(lambda: bench.sql(waits) == 0, 5)
+
+    until(lambda: bench.state(task_id) == State.CANCELLED, 10)
+    assert child.inflight.empty
+
+
+NOBODY = 2**22 + 1
+"""No process has this id."""
+LIMIT_S = 3.0
+
+
+def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[ClaimedTask]) -> None:
+    """Leave the slot of a child that its parent killed, as these were past their limits."""
+    now = time.monotonic()
+    runs = [(task.run, now - LIMIT_S) for task in past] + [(task.run, now) for task in others]
+    for place, (run, since) in enumerate(runs):
+        bench.slots.write(
+            scoreboard.run_offset(0, place), scoreboard.pack_run(run, since, since + LIMIT_S)
+        )
+    bench.slots.write(
+        scoreboard.head_offset(0),
+        scoreboard.pack_head(
+            pid=NOBODY,
+            born=1.0,
+            owner="dead",
+            beat=now,
+            hungry=0.0,
+            places=len(runs),
+            untold=0,
+            messages=0,
+        ),
+    )
+    (view,) = bench.slots.occupied()
+    bench.slots.note_kill(view, now)
+
+
+def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
+    ids = [bench.create(**options) for _ in range(number)]
+    with bench.engine.begin() as connection:
+        return claim(connection, ids, claimer(owner="dead"), uuid4())
+
+
+def reap(bench: Bench) -> None:
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    Reaper(database, bench.slots, bench.registry, bench.settings()).reap_dead()
+
+
+def charges(bench: Bench, tasks: list[ClaimedTask]) -> list[tuple[str, int, int]]:
+    rows = [bench.task(task.task_id) for task in tasks]
+    return [(row.state.value, row.failures, row.crashes) for row in rows]
+
+
+def test_who_was_past_the_hard_limit_is_charged_and_who_ran_beside_it_is_not(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.succeeding(retry="1h,1h")
+    slow, beside = claimed(bench, 2)
+    killed_at_a_limit(bench, [slow], [beside])
+
+    reap(bench)
+
+    assert charges(bench, [slow, beside]) == [("PENDING", 1, 0), ("PENDING", 0, 1)]
+    (charged,), (rescued,) = bench.attempts(slow.task_id), bench.attempts(beside.task_id)
+    assert (charged.event, charged.kind) == ("retry", "process died")
+    assert (charged.message or "").endswith("was killed at its hard limit of 3 s.")
+    assert (rescued.event, rescued.kind) == ("rescue", "process killed")
+    assert f"task {slow.task_id} (t) ran past the hard limit and is charged" in caplog.text
+    assert bench.slots.occupied() == []
+
+
+def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(
+    bench: Bench,
+) -> None:
+    """Interleaving: the parent decides to kill; the one past its limit ends; the signal comes."""
+    bench.succeeding(retry="1h,1h")
+    (beside,) = claimed(bench, 1)
+    killed_at_a_limit(bench, [], [beside])
+
+    reap(bench)
+
+    assert charges(bench, [beside]) == [("PENDING", 0, 1)]
+
+
+def test_the_log_of_a_kill_names_who_was_past_the_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot = bench.slots.take("slow")
+    slot.start(Run(19, 1), 0.0)
+    slot.start(Run(26, 1), 3600.0)
+    signals: list[int] = []
+    system = SimpleNamespace(getpid=lambda: 0, kill=lambda pid, _: signals.append(pid))
+    monkeypatch.setattr(supervisor, "os", system)
+
+    supervisor.kill_overdue(bench.slots)
+
+    (view,) = bench.slots.occupied()
+    assert signals == [view.pid]
+    assert "ran past the hard limit (tasks [19])" in caplog.text
+    assert list(view.past(view.killed)) == [Run(19, 1)]
+
+
+def test_a_note_of_a_kill_is_not_of_the_next_child_in_the_slot(bench: Bench) -> None:
+    bench.slots.take("next")
+    (view,) = bench.slots.occupied()
+    bench.slots.write(scoreboard.kill_offset(view.index), scoreboard.pack_kill(NOBODY, 1.0))
+
+    (view,) = bench.slots.occupied()
+
+    assert not view.killed
