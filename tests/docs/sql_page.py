@@ -68,7 +68,7 @@ class Hot(NamedTuple):
 
 
 def _successes(connection: Connection) -> object:
-    endings = [racing.a_success(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
+    endings = [racing.some_outcome(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
     return connection.execute(
         settle._SUCCEEDED(), {**settle._successes(endings), "now": None}
     ).all()

@@ -43,7 +43,7 @@ from tests.pool.runs.racing import (
     WAITING,
     last_word,
 )
-from tests.pool.runs.racing import a_success as ending_of_plans_of_groups
+from tests.pool.runs.racing import some_outcome as ending_of_plans_of_groups
 
 CAUSE = Cause("ValueError", "no")
 THEN, ELSE = NewTask("then", {"x": 1}), NewTask("else", {"x": 2})

@@ -74,7 +74,7 @@ INSERT INTO task_error (id, name, state)
 NAMES = tuple(f"n{n}" for n in range(50))
 
 
-def a_success(task_id: int) -> Settlement:
+def some_outcome(task_id: int) -> Settlement:
     """One in ten fails, one in ten is tried again."""
     cause = Cause("E", "m", "t")
     fence = Fence(task_id, 1, TOKEN)
@@ -89,7 +89,7 @@ def a_success(task_id: int) -> Settlement:
 
 def last_word(way: str = "") -> tuple[str, dict[str, Any]]:
     """Return what ends a run in the words of psycopg, and its values for the first one."""
-    fence = a_success(RUNNING[2]).fence
+    fence = some_outcome(RUNNING[2]).fence
     values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
     values |= {"result": None, "run_ms": None, "said": None}
     names, sql = [*values], settle_success._WORDS[way, False][1].decode()

@@ -33,7 +33,7 @@ from tests.pool.runs.racing import (
     STEPS_A_ROW,
     TOKEN,
     WAITING,
-    a_success,
+    some_outcome,
 )
 
 FULL = FILL
@@ -66,11 +66,11 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "waiting": (lambda c, n: still_pending(c, DUE[:n]), GROUP),
     "of_others": (lambda c, n: tasks_of_other_workers(c, DUE[:n], NAMES), GROUP),
     "settle_group": (
-        lambda c, n: settle._moved(c, settle._GROUP, list(map(a_success, RUNNING[:n])), None),
+        lambda c, n: settle._moved(c, settle._GROUP, list(map(some_outcome, RUNNING[:n])), None),
         GROUP,
     ),
     "settle_one": (
-        lambda c, _: settle._moved(c, settle.ONE, [a_success(RUNNING[0])], None),
+        lambda c, _: settle._moved(c, settle.ONE, [some_outcome(RUNNING[0])], None),
         1,
     ),
     "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
