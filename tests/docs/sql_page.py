@@ -154,7 +154,7 @@ HOT = (
         "task_attempt; Insert task_completed; Insert task_error; Insert "
         "task_pending; Update task_group; Update task_pending",
         lambda c: settle._moved(
-            c, settle._GROUP, list(map(runs.ending, runs.RUNNING[:NUMBER])), None
+            c, settle._GROUP, list(map(racing.some_outcome, runs.RUNNING[:NUMBER])), None
         ),
     ),
     Hot(
