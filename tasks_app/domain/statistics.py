@@ -102,7 +102,7 @@ MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class UnkeptTasks:
+class Unkept:
     """Successes of the last 30 days without a row, from the counters; their ids are unknown."""
 
     number: int

@@ -11,7 +11,7 @@ from tasks_app.domain.flow_control.circuit_breaker import StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.queues import Queue
-from tasks_app.domain.statistics import UnkeptTasks
+from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000  # tasks in front of it that are counted
@@ -190,7 +190,7 @@ class TaskFacts:
     task_id: int
     now: datetime  # the database's clock
     row: StoredRow | None
-    unkept: UnkeptTasks | None = None  # successes that left no row; read if the task has none
+    unkept: Unkept | None = None  # successes that left no row; read if the task has none
     last: LastAttempt | None = None
     stop: QueuePause | None = None
     denial: LockDenial | None = None

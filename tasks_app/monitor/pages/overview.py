@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.statistics import UnkeptTasks
+from tasks_app.domain.statistics import Unkept
 from tasks_app.monitor.checks import flow_control, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.work import what_runs
@@ -128,7 +128,7 @@ class Hits:
     at: datetime
     text: str
     hits: tuple[Hit, ...]
-    unkept: UnkeptTasks | None = None  # successes that left no row; read if nothing is called so
+    unkept: Unkept | None = None  # successes that left no row; read if nothing is called so
 
     @property
     def only(self) -> Hit | None:

@@ -15,7 +15,7 @@ from tasks_app.domain.durations import format_duration
 from tasks_app.domain.flow_control.admission import Shares
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import Queue, queue_status
-from tasks_app.domain.statistics import UnkeptTasks
+from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import State
 from tasks_app.monitor.pages import flow_control
 from tasks_app.pool import metrics
@@ -267,7 +267,7 @@ class QueuePage:
     shares: tuple[ShareLine, ...]
     breakers: tuple[flow_control.BreakerLine, ...]  # those that its tasks depend on
     locks: tuple[flow_control.LockLine, ...]  # those that its tasks hold or wait for
-    unkept: UnkeptTasks | None  # successes that left no row
+    unkept: Unkept | None  # successes that left no row
 
 
 _OURS = text(f"""

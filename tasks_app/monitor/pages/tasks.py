@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.queues import queue_status
-from tasks_app.domain.statistics import UnkeptTasks
+from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.fragments.conditions import is_held, own_date
@@ -64,7 +64,7 @@ class Tasks:
     remarks: dict[int, str]  # its sub-status, and the error or why it waits, by id
     number: int  # all that match, or ``most``
     more: bool  # there may be more than ``number``: not all tasks were looked at
-    unkept: UnkeptTasks | None  # successes that may fit, too, and left no row
+    unkept: Unkept | None  # successes that may fit, too, and left no row
     older: int | None  # the id to go on below; None: this is the last page
 
     @property
@@ -105,7 +105,7 @@ def tasks(
     )
 
 
-def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> UnkeptTasks | None:
+def unkept_of(connection: Connection, filters: Mapping[str, Any]) -> Unkept | None:
     """Return successes that left no row, if the filters include successes.
 
     The counters know their names and queues; any of them may fit the other filters.

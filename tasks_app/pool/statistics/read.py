@@ -14,7 +14,7 @@ from tasks_app.domain.statistics import (
     MOST_NAMES,
     UNKEPT_WITHIN,
     CountedOutcome,
-    UnkeptTasks,
+    Unkept,
     percentile,
 )
 from tasks_app.pool.statistics.parts import summed
@@ -188,7 +188,7 @@ _ALL, _WITHOUT_LIVE = (
 
 def unkept(
     connection: Connection, *, name: str | None = None, queue: str | None = None, now: Clock = None
-) -> UnkeptTasks | None:
+) -> Unkept | None:
     """Count successes without rows, of all, a name or a queue; None: all have their rows."""
     # On a standby server without the last minutes: the table of parts is unlogged.
     standby = connection.execute(text("SELECT pg_is_in_recovery()")).scalar_one()
@@ -197,4 +197,4 @@ def unkept(
     if not rows:
         return None
     names = tuple(row.name for row in rows[:MOST_NAMES])
-    return UnkeptTasks(sum(row.number for row in rows), names, len(rows) > MOST_NAMES)
+    return Unkept(sum(row.number for row in rows), names, len(rows) > MOST_NAMES)
