@@ -38,7 +38,7 @@ from sqlalchemy.orm import Session
 with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session, session.begin():
     {create}
     ids = session.scalars(text("SELECT id FROM task_pending")).all()
-from tasks_app.runtime.hints import hints
+from tasks_app.runtime import hints
 hints.HINTS.exit_patience_s = 30  # a busy machine needs more than a second to import Celery
 hints.HINTS.flush()
 assert hints.HINTS.counts().sent

@@ -99,8 +99,8 @@ print([b"left no row" in p.content for p in pages])
 from django.db import connection
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
-from tasks_app.pool.statistics.parts import note
-note(on_psycopg(connection.connection), [("mail", "default", CountedOutcome.UNKEPT)])
+from tasks_app.pool.statistics.parts import add_counts
+add_counts(on_psycopg(connection.connection), [("mail", "default", CountedOutcome.UNKEPT)])
 print(b"1 task of mail succeeded" in client.get("/admin/tasks_app/taskview/").content)
 boss.delete()
 from django.conf import settings
