@@ -283,7 +283,7 @@ from tasks_app.pool import schema
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
-from tasks_app.domain.creation import validate
+from tasks_app.domain.creation import validate_task
 from tasks_app.domain.creation import NewTask
 from tasks_app.pool.retention import add_partition
 from tasks_app.pool.tables import TABLES
@@ -303,7 +303,7 @@ with engine.begin() as connection:
     task = claimed_task(connection, pending_task(connection))
     print(settle_one(connection, ending(task)))
     print(get(connection, task.task_id).pool)
-    print(len(create_many(connection, [validate(NewTask("t"), None, 1024)] * 3)))
+    print(len(create_many(connection, [validate_task(NewTask("t"), None, 1024)] * 3)))
 with engine.begin() as connection:
     print(connection.exec_driver_sql("SELECT inside.task_create('t') > 0").scalar())
 """
