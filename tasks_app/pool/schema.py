@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alembic import op
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.unreachable import READ_ONLY
@@ -177,6 +176,8 @@ _IS_INVALID = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_re
 def build_index(name: str, of: str, what: str) -> None:
     """Build an index concurrently; in the caller's transaction, in the usual way."""
     # An invalid index that a failed attempt left is dropped first.
+    from alembic import op  # noqa: PLC0415
+
     context = op.get_context()
     index, rest = table(name), f"IF NOT EXISTS {name} ON {table(of)} {what}"
     if context.as_sql or not context.opts["transaction_per_migration"]:

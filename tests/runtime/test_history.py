@@ -221,7 +221,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
 
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    until(lambda: Reaper(database, bench.slots, bench.registry, bench.settings()).look() == 0)
+    until(lambda: Reaper(database, bench.slots, bench.registry, bench.settings()).reap_dead() == 0)
     carry_out(bench, ids)
     while bench.sql("SELECT count(*) FROM task_pending"):
         bench.drain()  # those that were on board are claimed alone

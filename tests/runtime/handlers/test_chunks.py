@@ -348,7 +348,7 @@ REFUSED = [
     (ValueError, "positive", {"statement": select(Item), "key": Item.id, "size": 0}),
     (ValueError, "positive", {"statement": select(Item), "key": Item.id, "max_ms": 0}),
     (ValueError, "not unique", {"statement": select(Item), "key": Item.kind, "size": 4}),
-    (ValueError, "not among", {"statement": select(Item.kind), "key": Item.id, "size": 4}),
+    (ValueError, "not select the key", {"statement": select(Item.kind), "key": Item.id, "size": 4}),
     (
         ValueError,
         "type bool",
