@@ -35,8 +35,8 @@ from tests.factory import claimed_task, pending_task, unknown
 from tests.servers import named
 
 READS = (
-    "The database role {0} may not run tasks: it lacks UPDATE on task_pending and 6 more. The "
-    "owner of the tables gives it what it needs: tasks-app grants worker --role {0} --apply"
+    "The database role {0} may not run tasks: it lacks UPDATE on task_pending and 6 more. As "
+    "the owner of the tables, run: tasks-app grants worker --role {0} --apply"
 )
 HANDLERS = """
 from tasks_app import handler
