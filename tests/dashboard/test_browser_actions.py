@@ -17,7 +17,7 @@ from tasks_app.pool.flow_control.circuit_breakers import synchronise
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
 from tests.batch.yard import Yard
-from tests.dashboard import test_browser, test_changes
+from tests.dashboard import test_browser
 from tests.dashboard.chromium import (
     MARKS,
     POSTED,
@@ -29,6 +29,9 @@ from tests.dashboard.chromium import (
     page,
     posts,
 )
+from tests.dashboard.test_changes import WHY, reasons, row_is
+from tests.dashboard.test_pages import waiting_task
+from tests.runtime.api.acts import failed_task
 
 __all__ = ["address", "bench", "chromium", "filled", "page", "yard"]
 pytestmark = MARKS
@@ -38,7 +41,7 @@ WHO = "local (dashboard)"
 def test_every_route_that_changes_something_is_clicked_in_a_browser() -> None:
     changing = {path for path, _, method in ROUTES if method == "POST" and path[:5] != "/api/"}
     assert changing == POSTED.keys()
-    tests = {**globals(), **vars(test_browser), **vars(test_changes.TestInChromium)}
+    tests = {**globals(), **vars(test_browser)}
     assert [name for name in POSTED.values() if name not in tests] == []
 
 
@@ -229,3 +232,72 @@ def test_a_batch_is_stopped_goes_on_and_is_given_up(job: Yard, page: Page, engin
         row = connection.execute(text("SELECT status, run FROM task_batch")).one()
     assert tuple(row) == ("ABANDONED", 2)
     assert acted(engine) == ["restart batch", "stop batch", "abandon batch"]
+
+
+@posts(
+    *(
+        f"/tasks/{{task_id}}/{word}"
+        for word in ("reschedule", "reprioritise", "move", "disable", "enable")
+    )
+)
+def test_one_task_by_its_forms(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    later = filled["later"]
+    page.goto(f"/tasks/{later}")
+    for label, fill, becomes in (
+        ("Reschedule", {"In": "2d"}, "due_at > now() + interval '47h'"),
+        ("Move", {"Queue": "slow"}, "queue = 'slow'"),
+    ):
+        page.get_by_text(f"{label} …", exact=True).click()
+        card = page.locator("details[open]")
+        for name, value in {**fill, "Why": WHY}.items():
+            card.get_by_label(name, exact=True).fill(value)
+        card.get_by_role("button", name=label).click()
+        expect(page.get_by_text(f"Done: {label.lower()}.")).to_be_visible()
+        assert row_is(engine, later, becomes)
+    page.get_by_text("Reprioritise …", exact=True).click()
+    page.get_by_label("Priority").fill("0")
+    page.get_by_role("button", name="Reprioritise").click()
+    expect(page.get_by_text("Done: reprioritise.")).to_be_visible()
+    page.get_by_text("With a reason …").click()
+    page.locator("details[open]").get_by_label("Why").fill(WHY)
+    page.locator("details[open]").get_by_role("button", name="Disable").click()
+    expect(page.get_by_text("Done: disable.")).to_be_visible()
+    page.get_by_role("button", name="Enable").first.click()
+    expect(page.get_by_text("Done: enable.")).to_be_visible()
+    assert row_is(engine, later, "enabled AND priority = 0")
+    assert reasons(engine)[:5] == [
+        ("enable", None),
+        ("disable", WHY),
+        ("reprioritise", None),
+        ("move", WHY),
+        ("reschedule", WHY),
+    ]
+    assert page.get_by_text(WHY).count() >= 3
+
+
+@posts("/tasks/{task_id}/unblock")
+def test_those_behind_a_failed_one_go_on(page: Page, engine: Engine) -> None:
+    with engine.begin() as connection:
+        first = failed_task(connection)
+        connection.execute(text("UPDATE task_error SET order_key = 'k'"))
+    waiting_task(engine, order_key="k")
+    page.goto(f"/tasks/{first}")
+    page.get_by_role("button", name="Unblock").click()
+    expect(page.get_by_text("The tasks behind it go on.")).to_be_visible()
+    assert reasons(engine) == [("unblock", None)]
+
+
+def test_chosen_tasks_are_moved(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/tasks?name=later")
+    expect(page.locator("#chosen")).to_be_hidden()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.get_by_text("Chosen (1)").click()
+    page.get_by_role("button", name="Move …").click()
+    page.get_by_label("Queue").fill("slow")
+    page.get_by_label("Why").fill(WHY)
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="All").click()
+    expect(page.get_by_text("acted on 1")).to_be_visible()
+    assert row_is(engine, filled["later"], "queue = 'slow'")
+    assert reasons(engine)[0] == ("move", WHY)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -18,22 +17,13 @@ from tasks_app.pool.operations.audit import find
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard, text_of
-from tests.dashboard.chromium import MARKS, address, chromium, filled, one, page, posts
+from tests.dashboard.chromium import one
 from tests.dashboard.test_errors import fails, fingerprint_of
 from tests.dashboard.test_pages import EVIL, audit, waiting_task
 from tests.dashboard.test_pages import failed_task as failed_task_of_bulks
 from tests.factory import claimed_task, ending
 from tests.runtime.api.acts import failed_task, make
 
-__all__ = [
-    "address",
-    "chromium",
-    "filled",
-    "page",
-]
-
-
-in_chromium = [*MARKS]
 WHY = "the bank asks"
 ONE = [
     ("reschedule", {"delay": "2h"}, "due_at > now() + interval '119 min'"),
@@ -193,82 +183,6 @@ def test_the_api_takes_the_same_words(engine: Engine, browser: Browser) -> None:
 
     assert said.json() == {"said": "Done: move.", "changed": True}
     assert reasons(engine) == [("move", WHY)]
-
-
-class TestInChromium:
-    """The same, by clicks."""
-
-    pytestmark = in_chromium
-
-    @posts(
-        *(
-            f"/tasks/{{task_id}}/{word}"
-            for word in ("reschedule", "reprioritise", "move", "disable", "enable")
-        )
-    )
-    def test_one_task_by_its_forms(
-        self, page: Page, engine: Engine, filled: dict[str, Any]
-    ) -> None:
-        later = filled["later"]
-        page.goto(f"/tasks/{later}")
-        for label, fill, becomes in (
-            ("Reschedule", {"In": "2d"}, "due_at > now() + interval '47h'"),
-            ("Move", {"Queue": "slow"}, "queue = 'slow'"),
-        ):
-            page.get_by_text(f"{label} …", exact=True).click()
-            card = page.locator("details[open]")
-            for name, value in {**fill, "Why": WHY}.items():
-                card.get_by_label(name, exact=True).fill(value)
-            card.get_by_role("button", name=label).click()
-            expect(page.get_by_text(f"Done: {label.lower()}.")).to_be_visible()
-            assert row_is(engine, later, becomes)
-        page.get_by_text("Reprioritise …", exact=True).click()
-        page.get_by_label("Priority").fill("0")
-        page.get_by_role("button", name="Reprioritise").click()
-        expect(page.get_by_text("Done: reprioritise.")).to_be_visible()
-        page.get_by_text("With a reason …").click()
-        page.locator("details[open]").get_by_label("Why").fill(WHY)
-        page.locator("details[open]").get_by_role("button", name="Disable").click()
-        expect(page.get_by_text("Done: disable.")).to_be_visible()
-        page.get_by_role("button", name="Enable").first.click()
-        expect(page.get_by_text("Done: enable.")).to_be_visible()
-        assert row_is(engine, later, "enabled AND priority = 0")
-        assert reasons(engine)[:5] == [
-            ("enable", None),
-            ("disable", WHY),
-            ("reprioritise", None),
-            ("move", WHY),
-            ("reschedule", WHY),
-        ]
-        assert page.get_by_text(WHY).count() >= 3
-
-    @posts("/tasks/{task_id}/unblock")
-    def test_those_behind_a_failed_one_go_on(self, page: Page, engine: Engine) -> None:
-        with engine.begin() as connection:
-            first = failed_task(connection)
-            connection.execute(text("UPDATE task_error SET order_key = 'k'"))
-        waiting_task(engine, order_key="k")
-        page.goto(f"/tasks/{first}")
-        page.get_by_role("button", name="Unblock").click()
-        expect(page.get_by_text("The tasks behind it go on.")).to_be_visible()
-        assert reasons(engine) == [("unblock", None)]
-
-    def test_chosen_tasks_are_moved(
-        self, page: Page, engine: Engine, filled: dict[str, Any]
-    ) -> None:
-        page.goto("/tasks?name=later")
-        expect(page.locator("#chosen")).to_be_hidden()
-        page.keyboard.press("j")
-        page.keyboard.press("x")
-        page.get_by_text("Chosen (1)").click()
-        page.get_by_role("button", name="Move …").click()
-        page.get_by_label("Queue").fill("slow")
-        page.get_by_label("Why").fill(WHY)
-        page.get_by_role("button", name="Go on").click()
-        page.get_by_role("button", name="All").click()
-        expect(page.get_by_text("acted on 1")).to_be_visible()
-        assert row_is(engine, filled["later"], "queue = 'slow'")
-        assert reasons(engine)[0] == ("move", WHY)
 
 
 def opened(browser: Browser, **selection: object) -> str:
