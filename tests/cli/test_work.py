@@ -60,7 +60,9 @@ def role(engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture
-def shell(role: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell_of_role(
+    role: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
     """A shell that works as that role."""
     url = make_url(database_url).set(username=role, password="its")
     (tmp_path / "role_handlers.py").write_text(HANDLERS)
@@ -75,12 +77,12 @@ def shell(role: str, database_url: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_role_that_may_only_create_tasks_is_refused_once(
-    engine: Engine, role: str, shell: Shell
+    engine: Engine, role: str, shell_of_role: Shell
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.PRODUCER, role))
 
-    done = shell.process("work", "-c", "2")
+    done = shell_of_role.process("work", "-c", "2")
 
     assert (done.returncode, done.stderr.splitlines()) == (1, [PERMISSION_ADVICE])
 
@@ -89,12 +91,12 @@ def test_a_role_that_may_only_create_tasks_is_refused_once(
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("arguments", [("work",), ("work", "--drain")])
 def test_a_role_that_may_only_read_is_refused_once(
-    engine: Engine, role: str, shell: Shell, arguments: tuple[str, ...]
+    engine: Engine, role: str, shell_of_role: Shell, arguments: tuple[str, ...]
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.READER, role))
 
-    done = shell.process(*arguments)
+    done = shell_of_role.process(*arguments)
 
     assert (done.returncode, done.stderr.splitlines()) == (1, [READS.format(role)])
 
@@ -102,7 +104,7 @@ def test_a_role_that_may_only_read_is_refused_once(
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_so_does_the_worker_of_celery(
-    engine: Engine, role: str, shell: Shell, capsys: pytest.CaptureFixture[str]
+    engine: Engine, role: str, shell_of_role: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.READER, role))
@@ -116,12 +118,12 @@ def test_so_does_the_worker_of_celery(
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_role_with_the_grants_of_workers_may_run_tasks(
-    engine: Engine, role: str, shell: Shell
+    engine: Engine, role: str, shell_of_role: Shell
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.WORKER, role))
 
-    assert shell.process("work", "--drain").returncode == 0
+    assert shell_of_role.process("work", "--drain").returncode == 0
 
 
 UNKNOWN = "no live worker of this queue has a handler named"

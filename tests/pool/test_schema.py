@@ -280,15 +280,11 @@ import sys
 from uuid import uuid4
 from sqlalchemy import create_engine
 from tasks_app.pool import schema
-from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.domain.creation import validate_task
 from tasks_app.domain.creation import NewTask
-from tasks_app.pool.retention import add_partition
-from tasks_app.pool.tables import TABLES
-from tasks_app.runtime import migration
-from tasks_app.runtime.db.database import Database
+from tasks_app.pool.retention import add_partition, missing_partitions
 from tests.factory import claimed_task, ending, pending_task
 from tasks_app.pool.runs.settle import settle_one
 
@@ -299,7 +295,7 @@ with engine.begin() as connection:
     print(*schema.migrate(connection))
     schema.check_schema(connection)
 with engine.begin() as connection:
-    partitions.add_partition(connection, partitions.missing_partitions(connection)[0])
+    add_partition(connection, missing_partitions(connection)[0])
     task = claimed_task(connection, pending_task(connection))
     print(settle_one(connection, ending(task)))
     print(get(connection, task.task_id).pool)
