@@ -197,7 +197,8 @@ POOL = (
         "Only the database's clock decides.",
         RESCUE,
         'over = {"grace": timedelta(0), "now": now}',
-        'over = {"grace": timedelta(0), "now": now or datetime.now().astimezone()}',
+        'over = {"grace": timedelta(0),\n'
+        '        "now": now or __import__("datetime").datetime.now().astimezone()}',
         "tests/pool/connection/test_clock.py::test_a_rescue_goes_by_the_databases_clock",
     ),
     mutant(
@@ -206,7 +207,7 @@ POOL = (
         CLAIM,
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))),\n'
-        '              "now": now or datetime.now().astimezone()}',
+        '              "now": now or __import__("datetime").datetime.now().astimezone()}',
         "tests/pool/connection/test_clock.py::test_a_claim_goes_by_the_databases_clock",
     ),
     mutant(
