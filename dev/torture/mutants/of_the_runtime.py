@@ -245,7 +245,7 @@ RUNTIME = (
         "A hint tells of what is committed.",
         "tasks_app/runtime/hints.py",
         "        transaction = session.get_nested_transaction() or",
-        "        self.offer(of_new(rows, ids))\n"
+        "        self.offer(hints_of_new(rows, ids))\n"
         "        transaction = session.get_nested_transaction() or",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
         "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
