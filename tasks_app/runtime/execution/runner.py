@@ -152,7 +152,7 @@ class Runner:
         """
         while True:
             more = flush()
-            if (run := self._inflight.start_refused(before)) is not None:
+            if (run := self._inflight.start_separate(before)) is not None:
                 self.carry_out(run)
             elif not more:
                 return
