@@ -93,7 +93,7 @@ class Housekeeper:
             self._commands.carry_out,
             executor.async_pool.warn_if_blocked,
             executor.dependencies.tell,
-            executor.runner.locks.renew,
+            executor.runner.locks.renewals.renew_locks,
             ATTEMPTS.tell,
             self.renewer.renew,
         )
