@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS, is_readable, make_readable
 from tasks_app.runtime.db.errors import mark
-from tasks_app.runtime.handler_db.lending import Losses, keep_from_forks, lend, lives, rest
+from tasks_app.runtime.handler_db.lending import Losses, is_alive, keep_from_forks, lend, note_idle
 from tasks_app.runtime.handler_db.loop_connection import loop_engine
 
 
@@ -126,13 +126,13 @@ class Database:
     def _from_hand(self) -> Connection | None:
         with suppress(IndexError):  # another thread was faster
             connection = self._at_hand.pop()
-            return connection if lives(connection) else None
+            return connection if is_alive(connection) else None
         return None
 
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
-            rest(connection.info)
+            note_idle(connection.info)
             self._at_hand.append(connection)
         else:
             connection.close()
