@@ -251,9 +251,9 @@ class _Outer(HandlerConnection):
         super()._commit(permit)
         permit.called.clear()  # no worker sees these tasks
 
-    def judge(self, statement: Any) -> None:
+    def check_statement(self, statement: Any) -> None:
         """Refuse also what a worker would only find out when the rows of the test are committed."""
-        super().judge(statement)
+        super().check_statement(statement)
         if isinstance(statement, str) and ends_transaction(_DOLLARS.sub("''", statement)):
             self.ended = True
             raise Fail(ENDED)
@@ -270,7 +270,7 @@ class LoopSavepointConnection(_Outer, LoopConnection, _Inner):
 class InlineLane(AsyncLane):
     """Calls coroutine functions; what blocks is done in place, on the connection of all."""
 
-    def aside(self, work: Callable[[], Any]) -> Any:
+    def call_blocking(self, work: Callable[[], Any]) -> Any:
         return work()
 
 

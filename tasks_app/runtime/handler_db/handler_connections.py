@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
@@ -81,7 +81,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
     def rollback(self) -> None:
         """Roll back, which handlers may do too; a BEGIN alone leaves nothing in the session."""
         self.permit, used = None, self.needs_check
-        if self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE:
+        if self._rolls_back():
             self.as_executor(super().rollback)
             self.needs_check = used
 

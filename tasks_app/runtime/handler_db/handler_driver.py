@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.adapt import AdaptersMap
-from psycopg.pq import ExecStatus, PGconn, PipelineStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, PGconn, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.sql import Composable
 
@@ -164,6 +164,10 @@ class RunDriver(EndsRuns):
         at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread
         if at_work or pgconn.pipeline_status != PipelineStatus.OFF:
             raise UnusableConnectionError(UNFINISHED)
+
+    def _rolls_back(self) -> bool:
+        """Whether there is something to roll back."""
+        return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def begin(self: Any) -> None:
         """Send BEGIN; the first step reads its answer, and raises its error."""

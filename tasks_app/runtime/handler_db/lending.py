@@ -71,7 +71,7 @@ def _hand_over(driver: HandlerConnection | None, entry: Any) -> None:
         entry.invalidate()
         return
     entry.dbapi_connection = after = driver.hand_over()
-    _ours.add(after)
+    keep_from_fork(after)
 
 
 IDLE_S = 1.5
@@ -181,6 +181,11 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 def keep_from_forks(engine: Engine) -> None:
     """Let no process that is forked from now on use the connections of an engine."""
     event.listen(engine, "connect", _enter)
+
+
+def keep_from_fork(connection: Any) -> None:
+    """Do the same for one connection of psycopg, which may share another's socket."""
+    _ours.add(connection)
 
 
 def _enter(_connection: Any, entry: ConnectionPoolEntry) -> None:

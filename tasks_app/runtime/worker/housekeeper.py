@@ -87,7 +87,7 @@ class Housekeeper:
             self._returner.give_back,
             self._run_pending_writes,
             self._counts.write_counts,
-            parts.admission.pass_on,
+            parts.admission.wake_after_runs,
             executor.fetcher.prepare_statements,
             self._run_times.report,
             self._commands.carry_out,

@@ -260,7 +260,7 @@ class StandaloneWorker:
         if now < self._slot.tidy_at:
             return
         self._slot.tidy_at = now + self._settings.scan_interval.total_seconds()
-        looked = self.duties.look()
+        looked = self.duties.check()
         if looked.next_s is not None:
             soon = time.monotonic() + max(looked.next_s, SHORTEST_NAP_S)
             self._slot.tidy_at = min(self._slot.tidy_at, soon)

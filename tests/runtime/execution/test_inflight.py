@@ -23,7 +23,7 @@ from tasks_app.runtime.execution.claim_states import (
     ClaimEvent,
     ClaimState,
 )
-from tasks_app.runtime.execution.claims import PASS_ON_AFTER_S
+from tasks_app.runtime.execution.claims import FORWARD_AFTER_S
 from tasks_app.runtime.execution.in_flight import InFlight
 from tests.clock import until
 from tests.factory import LEASE
@@ -534,10 +534,10 @@ def test_what_comes_back_again_and_again_is_left_to_the_scan(
     lives(bench, "theirs")
     child = bench.child()
 
-    for _ in range(len(PASS_ON_AFTER_S) + 2):
+    for _ in range(len(FORWARD_AFTER_S) + 2):
         child.execute([theirs])
 
-    until(lambda: told(ear) == [theirs] * len(PASS_ON_AFTER_S))
+    until(lambda: told(ear) == [theirs] * len(FORWARD_AFTER_S))
 
 
 def test_a_worker_without_a_broker_parks_only_what_nobody_knows(
