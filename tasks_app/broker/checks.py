@@ -109,7 +109,7 @@ def check_environment(app: Celery, settings: Settings) -> None:
             "Add json to it, or remove it from celeryconfig.py.",
             EXIT_USAGE,
         )
-    for sentence in (*internals.notices_at_start(), *driver_internals.said_at_start()):
+    for sentence in (*internals.notices_at_start(), *driver_internals.notices_at_start()):
         log.warning(sentence)
     for finding in unknown_variables():
         log.warning("%s. %s", finding.fact, finding.advice)

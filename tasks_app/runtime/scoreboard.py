@@ -58,7 +58,7 @@ class Scoreboard:
 
     @property
     def reporting(self) -> bool:
-        """Whether somebody wants to hear of single tasks now."""
+        """Whether a process wants reports of single tasks now."""
         return self._map[REPORTING_AT] != 0
 
     def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
@@ -89,7 +89,7 @@ class Scoreboard:
         raise RuntimeError(f"All {SLOTS} slots are in use. Run more workers with fewer children.")
 
     def free(self, view: SlotView) -> bool:
-        """Empty the record if it is still that child's; False: somebody else was faster."""
+        """Empty the record if it is still that child's; False: another process was faster."""
         with self._locked():
             now = self.read(view.index)
             if now is None or now.owner != view.owner:
@@ -98,7 +98,7 @@ class Scoreboard:
             return True
 
     def note_kill(self, view: SlotView, instant: float) -> None:
-        """Say why the child is killed: the runs that are past their hard limits then."""
+        """Note that the child is killed: runs past their hard limits then are the reason."""
         self.write(kill_offset(view.index), pack_kill(view.pid, instant))
 
     def write(self, at: int, record: bytes) -> None:
@@ -138,7 +138,7 @@ class Slot:
         self._places: dict[Run, int] = {}
         self._free: list[int] = []
         self._places_used = 0
-        self._untold: set[Run] = set()
+        self._unlisted: set[Run] = set()
         self._lock = threading.Lock()
         self._left = False
 
@@ -162,7 +162,7 @@ class Slot:
     @property
     def others_run(self) -> bool:
         others = (view for view in self._file.occupied() if view.index != self._index)
-        return any((view.running or view.untold) and not view.dead for view in others)
+        return any((view.running or view.unlisted) and not view.dead for view in others)
 
     def message(self, *, in_hand: bool) -> None:
         with self._lock:
@@ -180,7 +180,7 @@ class Slot:
             elif self._places_used < MOST_RUNS:
                 place = self._places_used
             else:
-                self._untold.add(run)
+                self._unlisted.add(run)
                 self._write()
                 return
             self._places[run] = place
@@ -214,8 +214,8 @@ class Slot:
                 heappush(self._free, place)
                 if not self._left:
                     self._file.write(run_offset(self._index, place), NO_RUN)
-            elif run in self._untold:
-                self._untold.remove(run)
+            elif run in self._unlisted:
+                self._unlisted.remove(run)
                 self._write()
 
     def beat(self) -> None:
@@ -224,7 +224,7 @@ class Slot:
             self._write()
 
     def hunger(self, hungry: bool) -> None:  # noqa: FBT001  a state, not an option
-        """Show whether we are idle although tasks are due that nobody takes."""
+        """Note whether we are idle although tasks are due that no worker takes."""
         with self._lock:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
@@ -246,19 +246,19 @@ class Slot:
             beat=self._beat,
             hungry=self._hungry,
             places=self._places_used,
-            untold=len(self._untold),
+            unlisted=len(self._unlisted),
             messages=self._messages,
         )
         self._file.write(head_offset(self._index), record)
 
 
 SLOTS = 256
-MOST_RUNS = 10_240  # runs that one child's list has room for; of more it tells how many
+MOST_RUNS = 10_240  # runs that one child's list has room for; of more only the number is noted
 _HEAD = struct.Struct("=q d 160s d d q q q")
 _RUN = struct.Struct("=q q d d")
 _HEAD_SIZE = 256
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
-"""Of all records at once: most are free, and the parent looks often."""
+"""Of all records at once: most are free, and the parent reads them often."""
 _KILL = struct.Struct("=q d")
 _KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
@@ -280,9 +280,9 @@ class SlotView:
     since: float  # when the first of ``running`` started; 0: nothing runs
     kill_at: float  # when the parent shall kill the child; 0: never
     beat: float
-    hungry: float  # when it was last seen idle while tasks were due that nobody took; 0: it was not
+    hungry: float  # when it was last idle while tasks were due that no worker took; 0: it was not
     running: tuple[Run, ...]
-    untold: int = 0  # how many more run than the list has room for
+    unlisted: int = 0  # how many more run than the list has room for
     limits: tuple[tuple[float, float], ...] = ()
     """Of each of ``running``: since when, and until when it may run."""
     killed: float = 0.0
@@ -315,11 +315,11 @@ def pack_head(
     beat: float,
     hungry: float,
     places: int,
-    untold: int,
+    unlisted: int,
     messages: int,
 ) -> bytes:
     """Return a head as it is written; ``places``: how many of the list were ever used."""
-    return _HEAD.pack(pid, born, owner.encode()[:160], beat, hungry, places, untold, messages)
+    return _HEAD.pack(pid, born, owner.encode()[:160], beat, hungry, places, unlisted, messages)
 
 
 def pack_run(run: Run, since: float, kill_at: float) -> bytes:
@@ -339,7 +339,7 @@ def occupied_slots(memory: memoryview) -> list[int]:
 
 
 def read_slot(memory: memoryview, index: int) -> SlotView | None:
-    pid, born, owner, beat, hungry, places, untold, messages = _HEAD.unpack_from(
+    pid, born, owner, beat, hungry, places, unlisted, messages = _HEAD.unpack_from(
         memory, head_offset(index)
     )
     if pid == 0:
@@ -358,7 +358,7 @@ def read_slot(memory: memoryview, index: int) -> SlotView | None:
         beat,
         hungry,
         tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
-        untold,
+        unlisted,
         tuple((since, until) for _, _, since, until in runs),
         killed if killed_pid == pid else 0.0,
     )
@@ -395,7 +395,7 @@ def slot_file() -> Scoreboard:
 
 
 def parent_of(slots: Scoreboard) -> int | None:
-    """Return the pid of the parent that watches this process; None: nobody does."""
+    """Return the pid of the parent that watches this process; None: there is none."""
     pid, _, _ = slots.path.parent.name.partition("-")
     return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
 
@@ -419,7 +419,7 @@ def _base() -> Path:
     base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
     with suppress(FileExistsError):
         base.mkdir(_PRIVATE)
-    if base.is_symlink() or base.stat().st_uid != os.getuid():  # somebody else was there first
+    if base.is_symlink() or base.stat().st_uid != os.getuid():  # another user made it first
         return Path(tempfile.mkdtemp(prefix="tasks_app-slots-"))
     return base
 

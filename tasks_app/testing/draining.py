@@ -32,7 +32,11 @@ from tasks_app.runtime.execution.completion import FailurePolicy
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.settler import notices_of
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.flow_control.breakers import Breakers, DependencyReport, bring_in_breakers
+from tasks_app.runtime.flow_control.breakers import (
+    DependencyReport,
+    advance_breakers,
+    bring_in_breakers,
+)
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
@@ -242,11 +246,11 @@ class TransactionDrain:
 
     def _claimed_later(self) -> ClaimedTask | None:
         """Claim when all is done that a leader does in between."""
-        Breakers(self._database).look()
+        advance_breakers(self._database)
         Scheduler(self._database).run_once()
         Rescuer(self._settings, self._database).run_once()
         Sweeper(self._database).run_once()
-        self._admission.look()
+        self._admission.wake_due()
         return self._claimed()
 
     def _carry_out(self, task: ClaimedTask) -> None:
@@ -258,7 +262,7 @@ class TransactionDrain:
         else:
             self._run(task, spec)
         if self._admission.ended([task.fence]):
-            self._admission.pass_on()
+            self._admission.wake_after_runs()
         self._calls.report_failures()
         self._calls.tell()
 
@@ -270,7 +274,7 @@ class TransactionDrain:
         context = made(run, transaction, None, self._settings.log_prefix, self._locks)
         try:
             with self._database.run(transaction):
-                settlement = run.said(self._invocation.make(run, spec, context, None))
+                settlement = run.with_sub_status(self._invocation.make(run, spec, context, None))
                 context.close()
                 state = transaction.conclude(settlement)
         except CrashOrdered:
@@ -278,7 +282,7 @@ class TransactionDrain:
             return
         except CAUGHT as raised:
             self._raised[task.run] = raised
-            settlement = run.said(self._policy.on_handler(task, spec, raised))
+            settlement = run.with_sub_status(self._policy.on_handler(task, spec, raised))
             with self._database.begin() as connection:
                 state = settle_one(connection, settlement)
         finally:

@@ -33,7 +33,7 @@ from tasks_app.runtime.execution.invocation import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.handler_db import loop_connection
 from tasks_app.runtime.handler_db.ends import COMMIT, UNDOING, RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, HandlerCursor
-from tasks_app.runtime.handler_db.handler_driver import NOBODY
+from tasks_app.runtime.handler_db.handler_driver import NO_CONNECTION
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handler_db.loop_connection import LoopConnection, LoopCursor
 from tasks_app.runtime.handler_db.statements import ENDED, ends_transaction
@@ -209,7 +209,7 @@ class _Inner(psycopg.Connection[Any]):
 
     def close(self) -> None:
         """Leave the session to the test, with nothing under way."""
-        pgconn, self.pgconn = self.pgconn, NOBODY
+        pgconn, self.pgconn = self.pgconn, NO_CONNECTION
         if pgconn.transaction_status == TransactionStatus.ACTIVE:
             pgconn.get_cancel().cancel()
             while (result := pgconn.get_result()) is not None:
@@ -251,9 +251,9 @@ class _Outer(HandlerConnection):
         super()._commit(permit)
         permit.called.clear()  # no worker sees these tasks
 
-    def judge(self, statement: Any) -> None:
+    def check_statement(self, statement: Any) -> None:
         """Refuse also what a worker would only find out when the rows of the test are committed."""
-        super().judge(statement)
+        super().check_statement(statement)
         if isinstance(statement, str) and ends_transaction(_DOLLARS.sub("''", statement)):
             self.ended = True
             raise Fail(ENDED)
@@ -270,7 +270,7 @@ class LoopSavepointConnection(_Outer, LoopConnection, _Inner):
 class InlineLane(AsyncLane):
     """Calls coroutine functions; what blocks is done in place, on the connection of all."""
 
-    def aside(self, work: Callable[[], Any]) -> Any:
+    def call_blocking(self, work: Callable[[], Any]) -> Any:
         return work()
 
 

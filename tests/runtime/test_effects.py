@@ -418,7 +418,7 @@ def test_a_listener_that_fails_behind_the_commit_undoes_no_success(
 
     assert (bench.effects(task_id), bench.state(task_id), bench.runs) == (1, "SUCCEEDED", [1])
     assert "the lease was lost" not in caplog.text
-    assert f"task {task_id}: a listener failed behind the COMMIT, which stands" in caplog.text
+    assert f"task {task_id}: a listener failed after the COMMIT, which stands" in caplog.text
 
 
 def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: Bench) -> None:

@@ -95,7 +95,7 @@ def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(
     one, other = slots.occupied()
 
     assert one.running == tuple(Run(number + 1, 1) for number in range(MOST_RUNS))
-    assert (one.untold, other.untold) == (1, 0)
+    assert (one.unlisted, other.unlisted) == (1, 0)
     assert other.running == (Run(9, 9),)
 
 
@@ -307,8 +307,8 @@ def test_a_run_can_follow_one_that_the_list_had_no_room_for(slots: Scoreboard) -
     slot.finish(Run(3, 1))
     (after,) = slots.occupied()
 
-    assert (view.running, view.untold) == (listed, 1)
-    assert (after.running, after.untold) == (listed, 0)
+    assert (view.running, view.unlisted) == (listed, 1)
+    assert (after.running, after.unlisted) == (listed, 0)
 
 
 def test_without_a_folder_to_write_to_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ ENDS_OF_RUNS = (
         "settled again after a COMMIT without an answer",
         "Its effects may be gone: it is given back, never settled a second time.",
         ENDINGS,
-        "            self._keep(task, end.run.said(failure))\n",
+        "            self._settle(task, end.run.with_sub_status(failure))\n",
         "            self._keep(task, settlement)\n",
         f"{UNANSWERED}_stands_or_is_given_back[plain-row-lose_request]",
     ),

@@ -88,8 +88,8 @@ LOCKS = (
         "lock released before its writes are visible",
         "What a handler wrote and its locks end with one commit.",
         "tasks_app/runtime/locks/run_locks.py",
-        "lock.release(self._access.connection)\n        else:\n            super().end(lock)",
-        "lock.release()\n        else:\n            super().end(lock)",
+        "lock.release(self._access.connection)",
+        "lock.release()",
         f"{HANDLERS}what_it_wrote_and_its_locks_end_with_one_commit",
     ),
     mutant(

@@ -87,7 +87,7 @@ RUNTIME = (
         "a message at the wrong address",
         "What only other workers of the queue know is passed on to them.",
         "tasks_app/runtime/execution/executor.py",
-        "self._passing_on.pass_on_unknown(group)",
+        "self._forwarder.forward_unknown(group)",
         "pass",
         "tests/runtime/execution/test_inflight.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
@@ -177,10 +177,10 @@ RUNTIME = (
         "the slot is written after decoding",
         "Whose fault a death is must be known before the payload is touched.",
         RUNNER,
-        "                        returned = run.said(self._invocation.make(",
+        "                        made = self._invocation.make(",
         "                        self._invocation._arguments(run, spec, lane, context)\n"
         "                        self._slot.start(run.task.run, 0.0)\n"
-        "                        returned = run.said(self._invocation.make(",
+        "                        made = self._invocation.make(",
         "tests/runtime/test_outcomes.py::TestPayload::"
         "test_the_slot_names_a_task_before_its_payload_is_read",
         also=(
@@ -195,13 +195,13 @@ RUNTIME = (
         "the reaper charges the neighbours",
         "Only the task that ran is charged.",
         REAPER,
-        "guilty = [task for task in claims if task.run in ran or view.untold]",
+        "guilty = [task for task in claims if task.run in ran or view.unlisted]",
         "guilty = list(claims)",
         "tests/runtime/worker/test_reaper.py::test_only_the_task_that_ran_is_charged",
         also=(
             Change(
                 REAPER,
-                "innocent = [task for task in claims if not (task.run in ran or view.untold)]",
+                "innocent = [task for task in claims if not (task.run in ran or view.unlisted)]",
                 "innocent: list[ClaimedTask] = []",
             ),
         ),

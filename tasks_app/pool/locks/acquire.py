@@ -163,7 +163,7 @@ def insert_resources(connection: Connection, ask: LockRequest) -> None:
 def acquire(
     connection: Connection, ask: LockRequest, *, waits: bool = False, now: Clock = None
 ) -> GrantedLocks | tuple[Obstacle, ...] | None:
-    """Take the group, or return the obstacles; None: call :func:`open_up` first."""
+    """Take the group, or return the obstacles; None: call :func:`insert_resources` first."""
     # With ``waits`` the group is in the queue from then on; repeat the call with the same token,
     # and renew the place by ``WAIT_LEASE``. Without, it is denied. The transaction must be READ
     # COMMITTED, and committed at once.

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.pool.connection.sessions import PLANNER_SETTINGS, is_readable, make_readable
 from tasks_app.runtime.db.errors import mark
-from tasks_app.runtime.handler_db.lending import Losses, keep_from_forks, lend, lives, rest
+from tasks_app.runtime.handler_db.lending import Losses, is_alive, keep_from_forks, lend, note_idle
 from tasks_app.runtime.handler_db.loop_connection import loop_engine
 
 
@@ -36,8 +36,8 @@ class Database:
         self._handler_engine: Engine
         self._brief_engine: Engine
         self._at_hand: list[Connection] = []
-        """At most one, for single statements: in a child that was idle, a checkout from the pool
-        and the return take as long as a statement."""
+        """At most one, for single statements: after an idle time, a checkout from the pool and the
+        return take as long as a statement."""
 
     @property
     def engine(self) -> Engine:
@@ -53,7 +53,7 @@ class Database:
 
     @property
     def brief_engine(self) -> Engine:
-        """For what handlers only asked to write, where it is sent together with others'."""
+        """For statements of ``ctx.write``, where those of several handlers are sent together."""
         self._fresh()
         return self._brief_engine
 
@@ -79,9 +79,9 @@ class Database:
             yield connection
 
     def secure(self) -> None:
-        """If a connection was refused, make sure of one for handlers beside one of ours.
+        """If a connection was refused, get one for handlers beside one of ours, into the pools.
 
-        A child that claims without them holds tasks that it cannot run. Both stay in their pools.
+        A child that claims without them holds tasks that it cannot run.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the server still refuses.
@@ -92,9 +92,9 @@ class Database:
                 self.losses.short = False
 
     def _connect(self) -> Connection:
-        """Check out one of ours; where the server gives no other, the one at hand serves.
+        """Check out one of ours, at the server's connection limit the one at hand.
 
-        Otherwise a child at the connection limit could not renew what it claimed by that one.
+        Otherwise a child could not renew what it claimed by that one.
         """
         try:
             return self.engine.connect()
@@ -124,15 +124,16 @@ class Database:
         self._keep_at_hand(connection)
 
     def _from_hand(self) -> Connection | None:
-        with suppress(IndexError):  # another thread was faster
+        try:
             connection = self._at_hand.pop()
-            return connection if lives(connection) else None
-        return None
+        except IndexError:  # another thread was faster
+            return None
+        return connection if is_alive(connection) else None
 
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
-            rest(connection.info)
+            note_idle(connection.info)
             self._at_hand.append(connection)
         else:
             connection.close()
@@ -219,14 +220,14 @@ class Database:
 def _keep_readable(engine: Engine) -> None:
     """Keep the settings of the handlers' role, except styles that psycopg cannot read.
 
-    Only for a role with such styles anything is sent, once a transaction.
+    These are set in each transaction, and only for a role that has them.
     """
 
-    def look(driver: Any, _record: object) -> None:
+    def check(driver: Any, _record: object) -> None:
         if not (is_readable(driver) or event.contains(engine, "begin", make_readable)):
             event.listen(engine, "begin", make_readable)
 
-    event.listen(engine, "connect", look)
+    event.listen(engine, "connect", check)
 
 
 NETWORK = {
@@ -238,9 +239,9 @@ NETWORK = {
     "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
 }
 CHECK = {"client_connection_check_interval": "500"}
-"""In ms. Else a killed client's statement holds its locks for as long as it runs."""
+"""In ms. Otherwise a killed client's statement holds its locks for as long as it runs."""
 BRIEF = {**CHECK, "statement_timeout": "100"}
-"""In ms, for statements that others wait behind. The one that is cut off is sent again alone."""
+"""In ms, for statements that share a round trip. One that is cut off is sent again alone."""
 OURS = {
     **CHECK,
     **PLANNER_SETTINGS,
@@ -252,11 +253,11 @@ OURS = {
     "transform_null_equals": "off",
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read\\ committed",  # of single statements
-    # In ms. Else a housekeeper that waits for a lock looks dead, and its child is killed.
+    # In ms. Otherwise a housekeeper that waits for a lock looks dead, and its child is killed.
     "lock_timeout": "1000",
     "statement_timeout": "30000",
-    # In ms. A process that is stopped or cut off within a transaction must not keep its locks: a
-    # scanner's would end all scanning.
+    # In ms. A process that is stopped or cut off within a transaction must not keep its locks:
+    # those of a scanner would end all scanning.
     "idle_in_transaction_session_timeout": "5000",
 }
 UNHURRIED = {
@@ -275,7 +276,7 @@ FOR_A_TRANSACTION = "SELECT " + ", ".join(
 def options_of(url: str) -> tuple[str, ...]:
     """Return the options of the URL, or else of the environment, which ours would replace.
 
-    Among them may be a ``search_path`` or a ``role``: without it the pool would be another one.
+    Such as a ``search_path`` or a ``role``, without which the pool would be another one.
     """
     options = make_url(url).query.get("options") or os.environ.get("PGOPTIONS") or ()
     return (options,) if isinstance(options, str) else options
@@ -304,12 +305,12 @@ def reading_engine(url: str) -> Engine:
         pool_pre_ping=True,
         connect_args={**NETWORK, "prepare_threshold": None},
     )
-    event.listen(engine, "begin", _settle_in)
+    event.listen(engine, "begin", _begin_reading)
     event.listen(engine, "handle_error", mark)
     keep_from_forks(engine)
     return engine
 
 
-def _settle_in(connection: Connection) -> None:
+def _begin_reading(connection: Connection) -> None:
     connection.exec_driver_sql(_FIRST)
     connection.exec_driver_sql(_THEN)

@@ -1,4 +1,4 @@
-"""What to do when PostgreSQL refuses a statement, and writes that are repeated until it answers."""
+"""What an error of the database means, and writes that are repeated until it answers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Remedy(StrEnum):
 
     REPEAT = "repeat"
     """Try again after a pause: it passes, as a deadlock does, or an operator removes the cause,
-    such as a missing privilege. Pending writes stay pending."""
+    such as a missing privilege."""
     SPARE = "spare"
-    """The same; and no task is charged, since the database is unavailable to all."""
+    """The same, and no task is charged: the database is unavailable to all."""
     REPLACE = "replace"
-    """What was sent can never be stored: write in its place that it could not be."""
+    """The values can never be stored: write in their place that they could not be."""
 
 
 _GONE = ("08", "57P", "25P03", "25P04")
@@ -41,7 +41,6 @@ _REACTIONS = {
 
 
 def remedy_for(error: BaseException) -> Remedy:
-    """Return what to do; for SQLSTATEs that are not listed: REPEAT."""
     if is_unanswered(error):
         return Remedy.SPARE
     state = sqlstate(error)
@@ -67,43 +66,37 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_stale_plan(error: BaseException) -> bool:
     """Whether a statement was prepared before an ALTER TABLE, or is gone. A rollback forgets it."""
-    return _is_said_by("RevalidateCachedQuery", "0A000", error) or _is_said_by(
+    return _is_raised_by("RevalidateCachedQuery", "0A000", error) or _is_raised_by(
         "FetchPreparedStatement", "26000", error
     )
 
 
 def is_lock_limit(error: BaseException) -> bool:
     """Whether ``lock_timeout`` ended a wait. Not NOWAIT, by which a handler asks for the error."""
-    return _is_said_by("ProcessInterrupts", "55P03", error)
+    return _is_raised_by("ProcessInterrupts", "55P03", error)
 
 
-def _is_said_by(function: str, state: str, error: BaseException) -> bool:
-    """Whether that function of the server raised it: texts are translated."""
+def _is_raised_by(function: str, state: str, error: BaseException) -> bool:
+    """Whether that function of the server raised it; its messages are translated."""
     origin = getattr(error, "orig", None) or error.__cause__ or error
     by = getattr(getattr(origin, "diag", None), "source_function", None)
     return by == function and getattr(origin, "sqlstate", None) == state
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether the database never answered, so that it is not known what it did.
-
-    Any other error is a definite refusal.
-    """
+    """Whether the database never answered, so that it is not known what it did."""
     if not isinstance(error, DBAPIError):
         return False
     if error.connection_invalidated:
         return True
     if not (state := sqlstate(error)):
-        # It never reached the server. Errors of other classes are the client's own refusals.
+        # Errors of other classes are the client's own refusals.
         return isinstance(error, OperationalError | InterfaceError)
     return state.startswith(_GONE)
 
 
 def mark(context: ExceptionContext) -> None:
-    """Mark an error as our database's, not one of another that a handler talks to.
-
-    Nor is it one of ours where the handler has closed its connection before.
-    """
+    """Mark an error as one of our database, unless the handler had closed its connection."""
     if context.sqlalchemy_exception is not None and not _is_closed_here(context.connection):
         mark_ours(context.sqlalchemy_exception, refused=context.connection is None)
 
@@ -115,18 +108,18 @@ def _is_closed_here(connection: Connection | None) -> bool:
 
 
 def mark_ours(error: BaseException, *, refused: bool) -> None:
-    """Mark an error as our database's; ``refused``: it gave no connection."""
+    """Mark an error as one of our database; ``refused``: it gave no connection."""
     setattr(error, _MARK, True)
     setattr(error, _REFUSED, refused)
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether it came from our database, and no other that a handler talks to."""
+    """Whether our database raised it, and no other that a handler talks to."""
     return getattr(error, _MARK, False)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether our database, and no other that a handler talks to, is unavailable just now."""
+    """Whether our database is unavailable just now."""
     return spares_handlers(error) and is_ours(error)
 
 
@@ -137,7 +130,7 @@ def is_refused(error: BaseException) -> bool:
 
 def is_crowded(error: BaseException) -> bool:
     """Whether the server gave no connection because it has none left for us."""
-    return is_refused(error) and any(said in str(error) for said in TOO_MANY)
+    return is_refused(error) and any(text in str(error) for text in TOO_MANY)
 
 
 def sqlstate(error: BaseException) -> str:
@@ -146,10 +139,7 @@ def sqlstate(error: BaseException) -> str:
 
 
 def patience_s() -> float:
-    """How many seconds to wait before asking a database again that refused.
-
-    A child has three threads that ask, so together they do so less than twice a second.
-    """
+    """Return the pause before another try; a child has three threads that try."""
     return uniform(1.5, 2.5)  # noqa: S311  jitter
 
 
@@ -157,7 +147,7 @@ PendingWrite = Callable[[Connection], object]
 
 
 class PendingWrites:
-    """Any thread adds; the housekeeper takes all, and puts back what failed."""
+    """Any thread adds one; the housekeeper takes all, and puts back those that failed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -169,20 +159,19 @@ class PendingWrites:
             self._waiting.append(pending_write)
 
     def take(self) -> list[PendingWrite]:
-        """Take all; call :meth:`leave` with those that failed."""
+        """Take all; then call :meth:`leave` with those that failed."""
         with self._lock:
             taken, self._waiting = self._waiting, []
             self._out = bool(taken)
             return taken
 
     def leave(self, pending_writes: Sequence[PendingWrite]) -> None:
-        """Put back what failed, behind what was added meanwhile."""
         with self._lock:
             self._waiting += pending_writes
             self._out = False
 
     @property
     def open(self) -> bool:
-        """Whether any waits, or was taken and may still fail."""
+        """Whether one waits, or was taken and may still fail."""
         with self._lock:
             return bool(self._waiting) or self._out

@@ -48,14 +48,12 @@ class RunTransaction:
 
     @property
     def session(self) -> Any:
-        """A session on the same connection; once closed it stays closed."""
         if self._session is None:
             self._session = HandlerSession(self._engine, self._taken, self._adopt)
         return self._session
 
     @property
     def connection(self) -> Connection:
-        """The run's connection, as its session has it if there is one."""
         return self._working()
 
     def _working(self) -> Connection:
@@ -69,7 +67,7 @@ class RunTransaction:
             return self._connection
 
     def _adopt(self, connection: Connection) -> None:
-        if self._over:  # what the handler left running has waited for it
+        if self._over:  # a thread that the handler left running has waited for it
             give_back(connection.close, connection.invalidate)
             raise psycopg.InterfaceError(OVER)
         driver = driver_of(connection)
@@ -79,8 +77,7 @@ class RunTransaction:
         self._connection = connection
 
     def write(self, query: str, parameters: Any) -> None:
-        write = write_of(query, parameters)
-        self._writes.append(write)
+        self._writes.append(write_of(query, parameters))
 
     @property
     def late_writes(self) -> tuple[Write, ...]:
@@ -111,18 +108,14 @@ class RunTransaction:
 
     @property
     def _drivers(self) -> set[HandlerConnection]:
-        """Those that it was lent; if one was lost, also the one in its place."""
+        """Those that it was lent; if one was lost, also the one that replaced it."""
         connection = self._connection
         if connection is None or connection.closed or connection.invalidated:
             return self._had
         return self._had | ({driver_of(connection)} - {None})
 
     def keep(self, save: Callable[[Connection], None]) -> Any:
-        """Commit what was done so far, ``save`` last.
-
-        Raises:
-            RuntimeError: a savepoint is open, or the connection was closed.
-        """
+        """Raise RuntimeError if a savepoint is open, or the connection was closed."""
         connection = self._flushed()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
@@ -131,9 +124,9 @@ class RunTransaction:
         self._commit(connection, RunEnd())
 
     def conclude(self, settlement: Settlement) -> State | None:
-        """Flush what the handler left, settle and commit on the same connection.
+        """Flush, settle and commit on the same connection.
 
-        If there is a session, it is the one that commits, so that its listeners are called.
+        If there is a session, that commits, so that its listeners are called.
         """
         if self.ended:
             raise Fail(ENDED)
@@ -146,8 +139,8 @@ class RunTransaction:
         except BaseException as error:  # a listener of the user's session may raise anything
             if not permit.stands:
                 raise
-            said = "task %s: a listener failed behind the COMMIT, which stands: %s"
-            log.error(said, self._fence.task_id, type(error).__name__)  # noqa: TRY400
+            message = "task %s: a listener failed after the COMMIT, which stands: %s"
+            log.error(message, self._fence.task_id, type(error).__name__)  # noqa: TRY400
         HINTS.offer(hints_of_called(permit.called))
         return State.SUCCEEDED
 
@@ -220,7 +213,6 @@ class AsyncTransaction(RunTransaction):
 
     @property
     def connection(self) -> Connection:
-        """Refuse: it has to be awaited."""
         raise TypeError("In async handlers use: await ctx.session.connection()")
 
     def _taken(self) -> Connection:
@@ -229,19 +221,18 @@ class AsyncTransaction(RunTransaction):
 
     @property
     def active(self) -> bool:
-        """As of a plain one, but its session gives its connection back with each commit."""
+        """As above, but its session gives its connection back with each commit."""
         inner = self._session
         return bool(self._writes) or self.ended or (inner is not None and inner.in_transaction())
 
     async def keep(self, save: Callable[[Connection], None]) -> None:
-        """Commit what was done so far, ``save`` last."""
         await greenlet_spawn(super().keep, save)
 
     def note_made(self, made: Any, caller: FrameType) -> None:
         self.session.note_made(made, caller)
 
     def check_awaited(self) -> None:
-        """Pass if the handler awaited all that its session gave it."""
+        """Raise RuntimeError if the handler did not await a coroutine of its session."""
         if self._outer is not None and (left := self._outer.made.end()):
             raise RuntimeError(
                 f"A coroutine was never awaited, so it did nothing: {left}. Write await before it."
@@ -281,7 +272,7 @@ class Access(Protocol):
         """Whether anything was done in it that ends with the run."""
 
     def write(self, query: str, parameters: Any) -> None:
-        """Send a statement with the next commit, whose answer nobody awaits before that.
+        """Send a statement with the next commit, and wait for no answer before that.
 
         Raises:
             TypeError: it is no text.
@@ -301,11 +292,11 @@ class Transaction(Access, Protocol):
 
     @property
     def late_writes(self) -> tuple[Write, ...]:
-        """All that the run did, if that is only what it asked to write; else nothing."""
+        """All that the run did, if it only called ``write``; else nothing."""
 
     @property
     def ended(self) -> bool:
-        """Whether the handler ended it by itself, so that what it wrote may be committed."""
+        """Whether the handler ended it, so that what it wrote may be committed."""
 
     @property
     def untried(self) -> bool:
@@ -359,9 +350,9 @@ def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> 
 
 
 def carry_out(connection: Connection, writes: list[Write]) -> None:
-    """Send them one by one, each with a wait for its answer, and take out those that were sent.
+    """Send one after the other, wait for each answer, and take out those that were sent.
 
-    So whoever swallows an error does not lose what is behind it: the next end meets it again.
+    So a handler that swallows an error does not lose the ones after it.
     """
     driver: Any = connection.connection.driver_connection
     while writes:

@@ -36,7 +36,7 @@ log = quiet_logger(__name__)
 
 
 class Claimant:
-    """Of one child; its threads may claim at once."""
+    """Of one child; its threads may claim at the same time."""
 
     def __init__(self, parts: ChildParts) -> None:
         owner, self._lease = parts.identity.owner, parts.settings.lease
@@ -52,12 +52,12 @@ class Claimant:
     def claim(self, ask: Callable[[UUID], list[ClaimedTask]]) -> list[ClaimedTask]:
         """Claim under a new token, and put in flight what was claimed.
 
-        A lease counts from before the claim was sent. Hooks are told first: another thread may
+        A lease counts from before the claim was sent. Hooks are called first: another thread may
         start a task as soon as it is in flight.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the reply never came; what it may have taken is given back by
-                its token, until that is answered. Or there is no connection to run it on.
+            sqlalchemy.exc.DBAPIError: the reply never came, and what it may have taken is given
+                back by its token. Or there is no connection to run it on.
         """
         self._secure()
         token, began = uuid4(), time.monotonic()
@@ -105,7 +105,7 @@ HINDERED_S = 1.0
 
 
 class Fetcher:
-    """The short claim takes what nothing is in the way of; the long one also looks at gates."""
+    """The short claim takes tasks without gates in their way; the long one also checks gates."""
 
     def __init__(self, parts: ChildParts, claimant: Claimant) -> None:
         self._database = parts.database
@@ -138,7 +138,7 @@ class Fetcher:
             return None
 
     def still_waiting(self, ids: list[int]) -> list[int]:
-        """Look before the next claim: of a message that comes twice, all ids may be gone."""
+        """Check before the next claim: all ids of a message that comes twice may be gone."""
         if not ids:
             return []
         try:
@@ -178,7 +178,7 @@ FAIR_S = 1.0  # how long it remembers which queues are fair
 
 
 class Poller:
-    """Every method that claims raises ``DBAPIError`` where the database did not answer."""
+    """Every method that claims raises ``DBAPIError`` if the database did not answer."""
 
     def __init__(self, parts: ChildParts, claimant: Claimant) -> None:
         self._scan_interval_s = parts.settings.scan_interval.total_seconds()
@@ -206,7 +206,7 @@ class Poller:
         Tasks behind gates have their turn once in a while, every other time as long as there are
         some, and when there are no others.
         """
-        self._admission.pass_on()
+        self._admission.wake_after_runs()
         began = time.monotonic()
         taken = self._of_queues(queues, most, claimer, exclusive=exclusive)
         self.backoffs[claimer].looked(began, found=taken)
@@ -286,7 +286,7 @@ class Poller:
     def _of_shares(self, queue: str, most: int, claimer: Claimer) -> int:
         """Claim of a fair queue what comes next by its shares; return how many.
 
-        The rows that are read are locked until the claim is committed: others look behind them.
+        The rows that are read are locked until the claim is committed: others skip them.
         """
 
         def ask(token: UUID) -> list[ClaimedTask]:
@@ -310,15 +310,17 @@ class Poller:
         return self._fair & set(queues)
 
 
-PASSED_ON_REMEMBERED_S = 5.0  # how long it remembers which names others know, and what it passed on
-PASS_ON_AFTER_S = (0.0, 0.05, 0.2, 0.8)
-"""How long an id rests before it is passed on, each time that it comes back: the workers that know
-it are busy. In the end the scan finds it."""
-MOST_PASSED_ON = 10_000
+REMEMBERED_S = (
+    5.0  # how long it remembers the names that others know, and the ids that it forwarded
+)
+FORWARD_AFTER_S = (0.0, 0.05, 0.2, 0.8)
+"""How long an id waits before it is forwarded, each time that it comes back: the workers that know
+it are busy. After that the scan finds it."""
+MOST_FORWARDED = 10_000
 
 
-class PassingOn:
-    """One child's; it remembers for a few seconds what it passed on."""
+class Forwarder:
+    """Forwards ids of tasks that only other workers know; of one child."""
 
     def __init__(self, parts: ChildParts) -> None:
         self._lease = parts.settings.lease
@@ -328,17 +330,17 @@ class PassingOn:
         self._forget_at = 0.0
         self._times: dict[int, int] = {}
 
-    def pass_on_unknown(self, ids: Sequence[int]) -> None:
-        """Pass on those of a message's ids that only others know. Raises nothing.
+    def forward_unknown(self, ids: Sequence[int]) -> None:
+        """Forward those of a message's ids that only other workers know. Raises nothing.
 
-        Usually all workers know the same; then it only asks who lives, and rarely.
+        Usually all workers know the same; then it only reads which workers live, and rarely.
         """
         try:
             names = self._known_elsewhere()
             if names:
                 with self._database.single() as connection:
                     found = tasks_of_other_workers(connection, ids, names)
-                self._pass_on(found)
+                self._forward(found)
         except SQLAlchemyError:
             return
 
@@ -350,20 +352,20 @@ class PassingOn:
                 self._names = handlers_of_other_workers(
                     connection, own.queues, own.handlers, self._lease
                 )
-            self._forget_at = now + PASSED_ON_REMEMBERED_S
+            self._forget_at = now + REMEMBERED_S
             self._times.clear()
         return self._names
 
-    def _pass_on(self, found: Sequence[tuple[str, int]]) -> None:
-        if len(self._times) >= MOST_PASSED_ON:
+    def _forward(self, found: Sequence[tuple[str, int]]) -> None:
+        if len(self._times) >= MOST_FORWARDED:
             self._times.clear()
         now = time.monotonic()
         again: list[Hint] = []
         for queue, task_id in found:
             times = self._times.get(task_id, 0)
             self._times[task_id] = times + 1
-            if times < len(PASS_ON_AFTER_S):
-                again.append(Hint(queue, task_id, now + PASS_ON_AFTER_S[times]))
+            if times < len(FORWARD_AFTER_S):
+                again.append(Hint(queue, task_id, now + FORWARD_AFTER_S[times]))
         HINTS.offer(again)
 
 
@@ -376,7 +378,7 @@ class Identity:
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
     threads: int  # how many messages it carries out at a time
-    parent: int | None  # the pid of the process that watches this one; None: none does
+    parent: int | None  # the pid of the process that watches this one, if one does
 
     @property
     def watched(self) -> bool:
@@ -385,7 +387,7 @@ class Identity:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the parent is gone: nobody would reap this child, so it claims nothing more."""
+        """Whether the parent is gone: no one would reap this child, so it claims nothing more."""
         return self.parent is not None and os.getppid() != self.parent
 
 

@@ -154,7 +154,7 @@ class Completion:
             return
         error = Fail(ENDED) if ended else error
         failure = self._policy.on_handler(end.run.task, end.spec, error)
-        self._write_outcome(end, end.run.said(failure))
+        self._write_outcome(end, end.run.with_sub_status(failure))
 
     def _commit(self, end: EndOfRun, settlement: Settlement) -> None:
         """Commit effect, outcome and move together, or say that the run is made again."""
@@ -172,7 +172,7 @@ class Completion:
                 error = end.spec.timeout_error(end.limit or 0.0)
             failure = self._policy.on_commit(task, end.spec, error)
             failure = failure._replace(unsure=settlement.unsure)
-            self._keep(task, end.run.said(failure))
+            self._settle(task, end.run.with_sub_status(failure))
             return
         self._inflight.drop(task.fence)
         if state is None:
@@ -181,12 +181,12 @@ class Completion:
             report_settled([settlement], {task.task_id: state})
 
     def _write_outcome(self, end: EndOfRun, settlement: Settlement) -> None:
-        self._keep(end.run.task, settlement)
+        self._settle(end.run.task, settlement)
         if end.spec.depends_on is not None:  # its breaker hears of a failure before the next call
-            self._invocation.lane(end.spec).aside(self._dependencies.report_failures)
+            self._invocation.lane(end.spec).call_blocking(self._dependencies.report_failures)
 
-    def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
-        """Collect an outcome for the next group, or carry it out now where it must stand alone."""
+    def _settle(self, task: ClaimedTask, settlement: Settlement) -> None:
+        """Collect an outcome for the next group, or write it now if it must be written alone."""
         if task.at_most_once:
             if not self._inflight.begin_commit(task.fence):
                 return
@@ -217,7 +217,7 @@ class Completion:
                 return release_parked(connection, task, reason, self._park_for)
 
         try:
-            state = self._invocation.lane(spec).aside(release)
+            state = self._invocation.lane(spec).call_blocking(release)
         except SQLAlchemyError:
             state = None
         if state is None:
@@ -230,7 +230,7 @@ class Completion:
         kind = type(error).__name__  # its text may be the handler's, and hold anything
         log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
         if self._inflight.is_running(task.fence):  # else it would be renewed, and RUNNING, for ever
-            self._keep(task, self._policy.on_run(task, spec, error))
+            self._settle(task, self._policy.on_run(task, spec, error))
 
 
 def _is_past_limit(end: EndOfRun, settlement: Settlement) -> bool:
@@ -275,7 +275,7 @@ class FailurePolicy:
         if not is_lock_limit(error) or is_under_own_settings(error):
             return False
         try:
-            return self._invocation.lane(spec).aside(self._limits_locks)
+            return self._invocation.lane(spec).call_blocking(self._limits_locks)
         except SQLAlchemyError:
             return False
 
@@ -310,7 +310,7 @@ class FailurePolicy:
         if not is_outage(spec, error):
             return settle_exception(task, spec, error, cause, self._rng)
         try:
-            seen = self._invocation.lane(spec).aside(lambda: self._count_outage(task))
+            seen = self._invocation.lane(spec).call_blocking(lambda: self._count_outage(task))
         except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
             seen = None
         return settle_outage(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
@@ -338,7 +338,7 @@ class FailurePolicy:
             check_not_erased(payload)
             if self._invocation.secrecy.covers(task, spec):
                 payload = self._invocation.secrecy.new_payload(payload, task.name)
-            self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))
+            self._invocation.lane(spec).call_blocking(lambda: self._write_payload(task, payload))
         except InvalidTaskError as refusal:
             error = Fail(f"The payload to try again with is refused: {refusal}")
         except SQLAlchemyError:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.runs.claim import Claimer
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.execution.claims import ChildParts, Claimant, Fetcher, PassingOn, Poller
+from tasks_app.runtime.execution.claims import ChildParts, Claimant, Fetcher, Forwarder, Poller
 from tasks_app.runtime.execution.invocation import Invocation, ProcessGuard
 from tasks_app.runtime.execution.pools import AsyncPool, ThreadPool
 from tasks_app.runtime.execution.runner import Runner
@@ -75,7 +75,7 @@ class Executor:
         self._claimant = Claimant(parts)
         self.fetcher = Fetcher(parts, self._claimant)
         self.poller = Poller(parts, self._claimant)
-        self._passing_on = PassingOn(parts)
+        self._forwarder = Forwarder(parts)
         self._one_at_a_time = settings.async_concurrency == 1 and inflight.threads == 1
         self._async_lately = not self._claimant.plain.names
         self._filled_at = 0.0
@@ -128,7 +128,7 @@ class Executor:
                 self._inflight.stopping.wait(patience_s() * self._inflight.threads)
                 break
             if not claimed:  # taken by others, done, unknown, or not due: this is usual
-                self._passing_on.pass_on_unknown(group)
+                self._forwarder.forward_unknown(group)
                 ids = self.fetcher.still_waiting(others)
                 missed = len(group) + len(others) - len(ids)
                 TASK_COUNTS.happened(CountedOutcome.DUPLICATE, missed)

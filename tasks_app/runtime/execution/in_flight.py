@@ -6,9 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from math import inf
 
 from tasks_app.domain.handlers.settlement import ABORTED, OUTCOME_UNKNOWN, settle_failure
@@ -16,84 +14,24 @@ from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.errors import PendingWrite, PendingWrites
+from tasks_app.runtime.execution.claim_states import (
+    CLAIM_TRANSITIONS,
+    ClaimEvent,
+    ClaimState,
+    HeldClaim,
+)
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.statistics import TASK_COUNTS
 
 log = quiet_logger(__name__)
+WAITING, RUNNING, COMMITTING, FINISHED, SEPARATE, RETURNING = ClaimState
+START, COMMIT, RUN_AGAIN, COLLECT, SPLIT_OFF, RETURN, DISOWN, ANSWER = ClaimEvent
 EXCLUSIVE_WAIT = timedelta(seconds=5)
 """How long an exclusive task stays away from a child that always runs others."""
 MOST_TURNED_AWAY = 3  # then the child starts nothing more until that task has had its turn
 MOST_REMEMBERED = 1_000
 OUTAGE_GRACE_S = 2.0
 """A run that loses its connection so soon after others did is not charged with a crash either."""
-
-
-class ClaimState(StrEnum):
-    """Where a claim is in this process. The table below says how it gets there."""
-
-    WAITING = "waiting"  # for a thread, or for a place in the event loop
-    RUNNING = "running"
-    COMMITTING = "committing"  # its COMMIT may be on the way: too late to release the task
-    FINISHED = "finished"  # its outcome is decided, and is to be written together with others
-    REFUSED = "refused"
-    """Its outcome could not be written beside others: its writes commit alone, in a run."""
-    RETURNING = "returning"  # to be released, uncharged or with a crash
-
-
-class ClaimEvent(StrEnum):
-    START = "start"
-    COMMIT = "commit"
-    RUN_AGAIN = "run again"
-    COLLECT = "collect"
-    REFUSE = "refuse"
-    RETURN = "return"
-    DISOWN = "disown"  # the child ends, and takes the run away from its thread
-    ANSWER = "answer"  # the database has answered for it, or its lease was lost
-
-
-WAITING, RUNNING, COMMITTING, FINISHED, REFUSED, RETURNING = ClaimState
-START, COMMIT, RUN_AGAIN, COLLECT, REFUSE, RETURN, DISOWN, ANSWER = ClaimEvent
-
-CLAIM_TRANSITIONS: dict[tuple[ClaimState, ClaimEvent], ClaimState | None] = {
-    (WAITING, START): RUNNING,
-    (WAITING, RETURN): RETURNING,
-    (RUNNING, COMMIT): COMMITTING,
-    (RUNNING, RUN_AGAIN): RUNNING,
-    (RUNNING, COLLECT): FINISHED,
-    (RUNNING, RETURN): RETURNING,
-    (RUNNING, DISOWN): None,
-    (RUNNING, ANSWER): None,
-    (COMMITTING, COMMIT): COMMITTING,  # of a failure, after its success was refused
-    (COMMITTING, RUN_AGAIN): RUNNING,
-    (COMMITTING, COLLECT): FINISHED,
-    (COMMITTING, RETURN): RETURNING,
-    (COMMITTING, DISOWN): None,
-    (COMMITTING, ANSWER): None,
-    (FINISHED, REFUSE): REFUSED,
-    (FINISHED, RETURN): RETURNING,
-    (FINISHED, ANSWER): None,
-    (REFUSED, START): RUNNING,
-    (REFUSED, RETURN): RETURNING,
-    (RETURNING, ANSWER): None,
-}
-"""None: the child holds the claim no longer. An event that is not listed changes nothing: another
-thread was faster."""
-
-
-@dataclass(slots=True, eq=False)
-class HeldClaim:
-    task: ClaimedTask
-    held_until: float  # by ``time.monotonic``: its lease does not end before, as far as is known
-    state: ClaimState = WAITING
-    run: ActiveRun | None = None
-    settlement: Settlement | None = None  # of FINISHED and REFUSED
-    wait: timedelta = field(init=False)  # of RETURNING: after how long the task is due again
-    crash: str = field(init=False)
-    """Of RETURNING: what befell it, perhaps by its own fault, so that ``crashes`` rises."""
-
-    @property
-    def fence(self) -> Fence:
-        return self.task.fence
 
 
 class InFlight:
@@ -108,13 +46,13 @@ class InFlight:
         for_async_pool: Callable[[str], bool] = lambda _: False,
         ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
     ) -> None:
-        """``ended`` is told which runs are over; it says whether the housekeeper has to know."""
+        """``ended`` gets the runs that are over, and returns whether the housekeeper is to wake."""
         self.threads = threads + extra
         """How many threads may take tasks from here, the event loop's not counted."""
         self._message_threads, self._extra = threads, extra
         self._places = places
         self._for_async_pool = for_async_pool
-        self._tell_ended = ended
+        self._note_ended = ended
         self._mutex = threading.Lock()
         self._claims: dict[Fence, HeldClaim] = {}
         self._in: dict[ClaimState, dict[HeldClaim, None]] = {state: {} for state in ClaimState}
@@ -123,7 +61,9 @@ class InFlight:
         self._for_loop: deque[HeldClaim] = deque()  # WAITING, in the order of the claim
         self._exclusive: HeldClaim | None = None  # the last one started that had to run alone
         self._turned_away: dict[int, int] = {}  # how often each exclusive task was sent away
-        self._messages = OpenMessages()
+        self._in_message: set[int] = set()  # the threads that carry out a message
+        self._gave_back: set[int] = set()  # of these, whose message's rest went back
+        self._no_message_since = time.monotonic()
         self._first_finished_at: float | None = None
         self._outage_until = 0.0
         self.back_at = 0.0  # when the last claim that went back for a while is due again
@@ -223,7 +163,7 @@ class InFlight:
         return [*self._in[COMMITTING], *self._in[RUNNING]]
 
     def collect(self, settlement: Settlement) -> None:
-        """Keep a run's outcome, to be written with others; nothing happens if it was disowned."""
+        """Keep a run's outcome, to be written with others, unless the run was disowned."""
         with self._mutex:
             self._collect(settlement)
             if self._in[WAITING]:
@@ -261,7 +201,7 @@ class InFlight:
             self.housekeeper_wake.set()
 
     def begin_commit(self, fence: Fence) -> bool:
-        """Announce that a run is about to be written for good; False: it was disowned meanwhile."""
+        """Announce that a run is about to commit; False: it was disowned meanwhile."""
         return self._happens(fence, COMMIT)
 
     def run_again(self, fence: Fence) -> bool:
@@ -273,9 +213,9 @@ class InFlight:
             return claim is not None and self._move(claim, event)
 
     def give_back(self, task: ClaimedTask, wait: timedelta, *, crash: str = "") -> None:
-        """Let a running task go; the housekeeper releases it until that is answered.
+        """Let a running task go; the housekeeper repeats its release until that is answered.
 
-        ``crash``: what befell it, perhaps by its own fault; empty: it is uncharged.
+        ``crash``: why its attempt is charged with a crash; empty: it is not.
         """
         with self._mutex:
             claim = self._claims.get(task.fence)
@@ -296,7 +236,7 @@ class InFlight:
                 claim.wait, claim.crash = wait, crash
 
     def return_unended(self, run: ActiveRun) -> None:
-        """Return a run that its thread has left and nothing has ended, or it is renewed for ever.
+        """Return a run that its thread left unended: it would be renewed for ever.
 
         The outcome of one that runs at most once is unknown.
         """
@@ -341,8 +281,8 @@ class InFlight:
             if claim is not None and claim.state is FINISHED:
                 claim.settlement = settlement
 
-    def refuse(self, settlement: Settlement) -> None:
-        """It could not be written beside others; a child that stops gives the task back instead."""
+    def split_off(self, settlement: Settlement) -> None:
+        """Let a run of its own commit an outcome; a child that stops gives the task back."""
         with self._mutex:
             claim = self._claims.get(settlement.fence)
             if claim is None or claim.state is not FINISHED:
@@ -350,30 +290,30 @@ class InFlight:
             if self.over:
                 self._return([claim])
             else:
-                self._move(claim, REFUSE)
+                self._move(claim, SPLIT_OFF)
         self.claimer_wake.set()
 
-    def start_refused(self, before: ActiveRun | None = None) -> ActiveRun | None:
-        """Take the first outcome that is to be written alone; its handler has returned.
+    def start_separate(self, before: ActiveRun | None = None) -> ActiveRun | None:
+        """Take the first outcome that needs a run of its own; its handler has returned.
 
         ``before``: a run that was started and has not begun, so that it harms none even if it is
         exclusive.
         """
         with self._mutex:
-            if self.over or not self._in[REFUSED]:
+            if self.over or not self._in[SEPARATE]:
                 return None
             exclusive = self._exclusive
             if exclusive and exclusive.run is not before and self._exclusive_runs:
                 return None
-            claim = next(iter(self._in[REFUSED]))
+            claim = next(iter(self._in[SEPARATE]))
             run = self._start(claim)
             run.returned = claim.settlement
             return run
 
     def drop(self, *fences: Fence) -> None:
-        """The database answered for these runs, or they are no longer ours.
+        """Forget these runs, whose outcome is answered, or which are no longer ours.
 
-        Only these runs are dropped: once one is answered, its task's next run may be in flight.
+        Not others of their tasks: the next run may be in flight by now.
         """
         with self._mutex:
             for fence in fences:
@@ -383,7 +323,7 @@ class InFlight:
             if self._in[WAITING]:
                 self.startable.notify_all()
         self.claimer_wake.set()
-        if self._tell_ended(fences):
+        if self._note_ended(fences):
             self.housekeeper_wake.set()
 
     # What the housekeeper calls
@@ -399,7 +339,7 @@ class InFlight:
             return list(self._claims)
 
     def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
-        """The database has extended the leases of these, so that they are not over before that."""
+        """Note that the database has extended the leases of these tasks."""
         with self._mutex:
             for claim in self._claims.values():
                 if claim.task.task_id in task_ids:
@@ -442,7 +382,7 @@ class InFlight:
     def take_back(self, longer_than_s: float) -> None:
         """If all threads have been busy for that long, give back what waits behind them.
 
-        Of a pool's threads only those with a message count; without messages all do.
+        In a pool only the threads with a message count; without messages all do.
         """
         with self._mutex:
             now = time.monotonic()
@@ -453,13 +393,13 @@ class InFlight:
             ]
             in_async_pool = sum(run.in_async_pool for run in slow)
             busy_threads = len(slow) - in_async_pool
-            if busy_threads >= (len(self._messages) or self._message_threads) + self._extra:
+            if busy_threads >= (len(self._in_message) or self._message_threads) + self._extra:
                 self._return_waiting()
                 return
             if slow:
                 self._turn_away()
             if in_async_pool >= self._places:
-                self._messages.give_back()
+                self._gave_back |= self._in_message
 
     def _turn_away(self) -> None:
         """Return exclusive tasks, as other children may be free; one that was often stays here."""
@@ -482,13 +422,13 @@ class InFlight:
 
     def take_all_back(self) -> None:
         with self._mutex:
-            self._return(list(self._in[REFUSED]))
+            self._return(list(self._in[SEPARATE]))
             self._return_waiting()
 
     def _return_waiting(self) -> None:
         self._return(list(self._in[WAITING]))
         self._forget_what_left_the_queues()
-        self._messages.give_back()
+        self._gave_back |= self._in_message
 
     def _forget_what_left_the_queues(self) -> None:
         for queue in (self._for_threads, self._for_loop):
@@ -498,7 +438,7 @@ class InFlight:
                 queue.extend(waiting)
 
     def stop(self) -> None:
-        """Start nothing more, and wake every waiting thread. The housekeeper says it often."""
+        """Start nothing more, and wake every waiting thread. The housekeeper calls it often."""
         if self.stopping.is_set():
             return
         self.stopping.set()
@@ -544,7 +484,7 @@ class InFlight:
     def busy(self) -> bool:
         """Whether a thread of this child has a task or a message in hand."""
         with self._mutex:
-            return self._runs or bool(self._messages)
+            return self._runs or bool(self._in_message)
 
     @property
     def empty(self) -> bool:
@@ -554,49 +494,20 @@ class InFlight:
 
     def open_message(self) -> None:
         with self._mutex:
-            self._messages.open()
+            self._in_message.add(threading.get_ident())
+            self._gave_back.discard(threading.get_ident())
 
     def close_message(self) -> None:
         with self._mutex:
-            self._messages.close()
+            self._in_message.discard(threading.get_ident())
+            self._no_message_since = time.monotonic()
 
     @property
     def gave_back(self) -> bool:
-        """Whether the housekeeper gave the rest of this thread's message back."""
-        return self._messages.gave_back
-
-    def idle_s(self) -> float:
-        """Return for how long no message has been in any thread's hands; 0: one is."""
-        with self._mutex:
-            return self._messages.idle_s()
-
-
-class OpenMessages:
-    """The messages that threads carry out; only :attr:`gave_back` is read without the mutex."""
-
-    def __init__(self) -> None:
-        self._threads: set[int] = set()
-        self._gave_back: set[int] = set()  # threads whose message's rest went back
-        self._idle_since = time.monotonic()
-
-    def __len__(self) -> int:
-        return len(self._threads)
-
-    def open(self) -> None:
-        self._threads.add(threading.get_ident())
-        self._gave_back.discard(threading.get_ident())
-
-    def close(self) -> None:
-        self._threads.discard(threading.get_ident())
-        self._idle_since = time.monotonic()
-
-    def idle_s(self) -> float:
-        return 0.0 if self._threads else time.monotonic() - self._idle_since
-
-    @property
-    def gave_back(self) -> bool:
+        """Whether the housekeeper gave the rest of this thread's message back to the next scan."""
         return threading.get_ident() in self._gave_back
 
-    def give_back(self) -> None:
-        """Leave what is not claimed yet of all messages to the next scan."""
-        self._gave_back |= self._threads
+    def idle_s(self) -> float:
+        """Return for how long no thread has carried out a message; 0: one does."""
+        with self._mutex:
+            return 0.0 if self._in_message else time.monotonic() - self._no_message_since

@@ -121,7 +121,7 @@ class Invocation:
             result = self.secrecy.result(result, task.name)
         if large and result is not None:
             begin, task_id = self._database.begin, task.task_id
-            result = lane.aside(partial(self._large.keep_result, begin, task_id, result))
+            result = lane.call_blocking(partial(self._large.keep_result, begin, task_id, result))
         run_ms = round((time.monotonic() - run.since) * 1000)
         return settle_return(task, result, run_ms, run.since, is_kept=run.is_kept)
 
@@ -135,7 +135,7 @@ class Invocation:
         text = task.payload
         if text is None or text.startswith(LARGE):
             try:
-                text = lane.aside(lambda: self._fetched(task))
+                text = lane.call_blocking(lambda: self._fetched(task))
             except (SQLAlchemyError, LargeStoreError) as error:
                 if isinstance(error, LargeStoreError) or is_lost(error):
                     raise NotBegunError from error
@@ -189,8 +189,8 @@ class SyncLane:
             with time_limit(limit, spec.timeout_error):
                 return contextvars.copy_context().run(spec.function, *arguments)
 
-    def aside(self, work: Callable[[], T]) -> T:
-        """Do it here: this thread has one run."""
+    def call_blocking(self, work: Callable[[], T]) -> T:
+        """Do blocking work of ours here: this thread has one run."""
         return work()
 
 
@@ -238,7 +238,7 @@ class AsyncLane:
             raise error
         return value
 
-    def aside(self, work: Callable[[], T]) -> T:
+    def call_blocking(self, work: Callable[[], T]) -> T:
         """Do blocking work of ours in a thread, so that the loop goes on.
 
         A run whose handler has returned may be ended where no loop is.

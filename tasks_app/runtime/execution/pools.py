@@ -222,7 +222,7 @@ class ThreadPool:
         while not self._inflight.stopping.is_set():
             with self._room:
                 self._running += 1
-            run = self._inflight.start_next(self._suits) or self._inflight.start_refused()
+            run = self._inflight.start_next(self._suits) or self._inflight.start_separate()
             if run is not None:
                 try:
                     self._carry_out(run)

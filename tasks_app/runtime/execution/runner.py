@@ -152,7 +152,7 @@ class Runner:
         """
         while True:
             more = flush()
-            if (run := self._inflight.start_refused(before)) is not None:
+            if (run := self._inflight.start_separate(before)) is not None:
                 self.carry_out(run)
             elif not more:
                 return
@@ -178,7 +178,8 @@ class Runner:
             try:
                 try:
                     if run.returned is None:
-                        returned = run.said(self._invocation.make(run, spec, context, limit))
+                        made = self._invocation.make(run, spec, context, limit)
+                        returned = run.with_sub_status(made)
                     else:
                         returned = run.returned
                         for write in returned.writes:
@@ -209,7 +210,7 @@ class Runner:
         wait_s = uniform(0, CONFLICT_WAIT_S * 2**end.repeats)  # noqa: S311  not all at once
         end.repeats += 1
         end.runs_again = False
-        lane.aside(partial(self._inflight.stopping.wait, wait_s))
+        lane.call_blocking(partial(self._inflight.stopping.wait, wait_s))
         return True
 
     def is_unlimited(self, task: ClaimedTask) -> bool:

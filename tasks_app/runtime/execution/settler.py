@@ -62,10 +62,7 @@ class Settler:
         self._spared_until = 0.0
 
     def takes(self, settlement: Settlement) -> bool:
-        """Whether it may be committed here with its writes, as far as is known before it is tried.
-
-        A run that is to be alone in its process ends so.
-        """
+        """Whether it may be committed here with its writes; an exclusive run commits by itself."""
         task = settlement.task
         return (
             SHARED_SESSIONS.works
@@ -102,7 +99,7 @@ class Settler:
                     self._inflight.restart_clock(LOCKED_WAIT_S)
                 self._spared_until = 0.0
                 return more
-        finally:  # hooks are told without the lock
+        finally:  # hooks are called without the lock
             HOOKS.tell(notices)
 
     def flush_quietly(self) -> bool:
@@ -166,7 +163,7 @@ class Settler:
         return self._inflight.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
     def _write_all(self, settlements: list[Settlement]) -> bool:
-        """An outcome that is refused stops none that is written in another way."""
+        """Write outcomes without writes, then the others, even if the first were refused."""
         late = [s for s in settlements if s.writes]
         try:
             self._write_groups([s for s in settlements if not s.writes] if late else settlements)
@@ -225,7 +222,7 @@ class Settler:
         return refused._replace(event=Event.FAIL, result=None, cause=cause)
 
     def _answered(self, settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
-        """The database has answered for these: whose state is not there has lost its fence."""
+        """Note what the database answered for these; one without a state has lost its fence."""
         count_settled(settlements, states)
         for lost in (s for s in settlements if s.fence.task_id not in states):
             report_lost(lost)
@@ -235,8 +232,8 @@ class Settler:
     def _commit_late(self, settlements: Sequence[Settlement]) -> bool:
         """Commit each with its writes; True: some are left to try at once.
 
-        What fails is refused, to end alone. So is one of each text that is not proven to be a
-        write: a run is to send it alone before others may.
+        What fails is split off, to be committed by a run of its own. So is one of each text that
+        is not proven to be a write: it is to be sent alone before others are.
         """
         left, ends = deque(self._proven(settlements)), time.monotonic() + LATE_S
         more = len(left) < len(settlements)
@@ -250,23 +247,23 @@ class Settler:
                 if not is_crowded(refusal):
                     raise
                 for settlement in (*group, *left):  # there may be a connection for handlers
-                    self._inflight.refuse(settlement)
+                    self._inflight.split_off(settlement)
                 return more
             if ended is None:
                 self._unanswered(group)
                 return True
-            left.extendleft(reversed(self._heed(group, ended)))
+            left.extendleft(reversed(self._read_answers(group, ended)))
         return more
 
     def _proven(self, settlements: Sequence[Settlement]) -> Iterator[Settlement]:
-        refused = set[str]()
+        sent_alone = set[str]()
         for settlement in settlements:
             texts = {query for query, _ in settlement.writes if query not in PROVEN}
             if not texts:
                 yield settlement
-            elif refused.isdisjoint(texts):
-                refused |= texts
-                self._inflight.refuse(settlement)
+            elif sent_alone.isdisjoint(texts):
+                sent_alone |= texts
+                self._inflight.split_off(settlement)
 
     def _first(self, left: deque[Settlement]) -> list[Settlement]:
         """Take as many as share a round trip; one that was not answered has it alone."""
@@ -301,9 +298,10 @@ class Settler:
         HINTS.offer(hints_of_called(called))
         return ended
 
-    def _heed(
+    def _read_answers(
         self, group: Sequence[Settlement], ended: Sequence[Exception | None]
     ) -> list[Settlement]:
+        """Return those that were not tried."""
         again, answered, states = list[Settlement](), list[Settlement](), dict[int, State]()
         for settlement, error in zip(group, ended, strict=True):
             if isinstance(error, NotTriedError):
@@ -313,18 +311,18 @@ class Settler:
                 if error is None:
                     states[settlement.fence.task_id] = State.SUCCEEDED
             else:
-                self._inflight.refuse(settlement)
+                self._inflight.split_off(settlement)
         self._answered(answered, states)
         return again
 
     def _unanswered(self, group: Sequence[Settlement]) -> None:
-        """Try each once more, alone, since one may have ended the connection; then refuse it.
+        """Try each once more, alone, as one may have ended the connection; then split it off.
 
-        Where its commit stands, its fence is gone.
+        If its commit stands, its fence is gone.
         """
         for settlement in group:
             if settlement.unsure:
-                self._inflight.refuse(settlement)
+                self._inflight.split_off(settlement)
             else:
                 self._inflight.amend(settlement._replace(unsure=True))
 

@@ -50,7 +50,7 @@ from tasks_app.runtime.hints import HINTS
 
 Now: TypeAlias = datetime | None
 Ended: TypeAlias = Mapping[Gate, int] | None
-MOST_LOOKED_AT = 500  # gates that one call locks together
+MOST_CHECKED = 500  # gates that one call locks together
 HINDERED_S = 1.0  # how long claims skip the short way after it found no gate clear
 
 
@@ -70,7 +70,7 @@ class WakeResult(NamedTuple):
 class AdmissionControl:
     """Of one process; all that it decides by is in the database.
 
-    On a DBAPIError, the next look wakes what waits.
+    On a DBAPIError, the next check wakes what waits.
     """
 
     def __init__(self, database: Database) -> None:
@@ -147,7 +147,7 @@ class AdmissionControl:
             self._ended.update(gate for some in gates for gate in some)
         return bool(self._ended)
 
-    def pass_on(self, *, now: datetime | None = None) -> None:
+    def wake_after_runs(self, *, now: datetime | None = None) -> None:
         """Wake the tasks that wait behind runs which are over; return when they are awake."""
         with self._turn:
             if not self._ended:
@@ -163,13 +163,13 @@ class AdmissionControl:
                 gates = rows.gates_of_tasks(connection, ids, now=now)
             self._wake(gates, now)
 
-    def look(self, *, now: datetime | None = None) -> WakeResult:
+    def wake_due(self, *, now: datetime | None = None) -> WakeResult:
         """Wake tasks behind the gates whose time has come."""
         with self._database.single() as connection:
             next_s = next_gate_check_in_s(connection, now=now)
             if next_s is None or next_s > 0:
                 return WakeResult(next_s)
-            late = overdue_gates(connection, MOST_LOOKED_AT, now=now)
+            late = overdue_gates(connection, MOST_CHECKED, now=now)
         woken = self._wake_behind(late, now)
         with self._database.single() as connection:
             return WakeResult(next_gate_check_in_s(connection, now=now), woken)

@@ -31,16 +31,10 @@ EVERY_S = 1.0
 SHARE = 16
 
 
-class Breakers:
-    """Of one scanner; any number may work at once."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def look(self) -> bool:
-        """Move breakers on that are due; return whether any held task may go now."""
-        with self._database.begin() as connection:
-            return any(rows.advance_due(connection).values())
+def advance_breakers(database: Database) -> bool:
+    """Move breakers on that are due; return whether any held task may go now."""
+    with database.begin() as connection:
+        return any(rows.advance_due(connection).values())
 
 
 def bring_in_breakers(database: Database, registry: Registry) -> None:

@@ -59,14 +59,14 @@ def examine() -> list[Finding]:
     return version_findings("drivers", SHORTCUTS)
 
 
-def said_at_start() -> list[str]:
+def notices_at_start() -> list[str]:
     return startup_notices(SHORTCUTS)
 
 
 if not _NEEDED.works:
     raise ConfigurationError(f"{_NEEDED.fact}. {_NEEDED.advice}")
 
-from psycopg import Cursor, generators  # noqa: E402  they are looked at before
+from psycopg import Cursor, generators  # noqa: E402  they are checked before
 
 IS_PSYCOPG_3_2 = not hasattr(Cursor, "set_result")
 """Its series is closed, so that private names of it stay as they are."""
@@ -78,5 +78,5 @@ __all__ = [
     "SHARED_SESSIONS",
     "examine",
     "generators",
-    "said_at_start",
+    "notices_at_start",
 ]

@@ -1,8 +1,8 @@
-"""The end of runs on a connection: writes, resets, outcome, COMMIT and a look, in one round trip.
+"""The end of runs on a connection: writes, resets, outcome, COMMIT, a check, in one round trip.
 
-There is one way, :meth:`EndsRuns.end_each`. One run ends on the connection that its handler had.
-What handlers only asked to write ends here, too: many at once, each in a transaction of its own.
-Names that are private to psycopg are used here; ``driver_internals`` checks them at start.
+One run ends on the connection that its handler had. Runs whose handlers only asked to write end
+many at once, each in a transaction of its own. Names that are private to psycopg are used here;
+``driver_internals`` checks them at start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks_app.pool.runs.settle_success import (
     success_statement,
 )
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
-from tasks_app.runtime.handler_db.statements import Sent, Write, blame, sent_as
+from tasks_app.runtime.handler_db.statements import Sent, Write, note_query, sent_as
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -44,17 +44,17 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 BEGIN_TEXT = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN, COMMIT = b"tasks_app begins", b"tasks_app COMMIT"
-_LOOKS, _FLUSHES = b"tasks_app looks", b"tasks_app flushes"
-_ENCODED, _SPEAKS = b"tasks_app asks for the encoding", b"tasks_app speaks UTF-8"
+_CHECKS, _FLUSHES = b"tasks_app checks for leftovers", b"tasks_app flushes"
+_ENCODED, _SETS_UTF8 = b"tasks_app checks the encoding", b"tasks_app sets UTF-8"
 _SHARES = b"tasks_app checks, does not flush"
 UNDOING = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {
     **UNDOING,
     _ENCODED: SAME_ENCODING,
-    _SPEAKS: b"SET LOCAL client_encoding TO 'UTF8'",
+    _SETS_UTF8: b"SET LOCAL client_encoding TO 'UTF8'",
     _SHARES: UNFLUSHED + b", " + NO_TABLES.removeprefix(b"SELECT "),
     COMMIT: b"COMMIT",
-    _LOOKS: FIND_LEFTOVERS,
+    _CHECKS: FIND_LEFTOVERS,
     _FLUSHES: FLUSH,
     _BEGIN: BEGIN_TEXT,
 }
@@ -71,11 +71,10 @@ class NotTriedError(Exception):
 
 
 def in_time(steps: Steps[T], patience_s: float) -> Steps[T]:
-    """Carry out steps that are to be over in time.
+    """Carry out steps that get an error where they wait if they take longer.
 
-    Those that are late get an error where they wait, and end their connection. The server notices
-    that by ``client_connection_check_interval``. psycopg asks ten times a second, so it is later
-    than it was to be by up to 0.1 s.
+    They end their connection then, which the server notices (``client_connection_check_interval``).
+    psycopg asks ten times a second, so the error may be 0.1 s late.
     """
     ends = time.monotonic() + patience_s
     try:
@@ -85,8 +84,8 @@ def in_time(steps: Steps[T], patience_s: float) -> Steps[T]:
             if ready or time.monotonic() < ends:
                 wanted = steps.send(ready)
             else:
-                said = f"The server did not answer within {patience_s:g} s."
-                wanted = steps.throw(errors.OperationalError(said))
+                late = f"The server did not answer within {patience_s:g} s."
+                wanted = steps.throw(errors.OperationalError(late))
     except StopIteration as end:
         done: T = end.value
         return done
@@ -99,11 +98,11 @@ class RunEnd:
     settlement: Settlement | None = None
     """The outcome that commits with it; None: none, because the run goes on."""
     writes: Sequence[Write] = ()
-    """Statements of the handler that are still to be sent."""
+    """Statements of the handler that were not sent yet."""
     called: list[GroupCallback] = field(default_factory=list)
-    """Callbacks of groups that it has created."""
+    """Callbacks of groups that it created."""
     stands: bool = False
-    """Whether a run's own COMMIT was answered; what fails behind it changes nothing."""
+    """Whether a run's own COMMIT was answered: an error after it changes nothing."""
 
 
 class _Ready(NamedTuple):
@@ -120,8 +119,8 @@ class EndsRuns:
     pgconn: PGconn
     is_spoiled = False
     """Whether something stays in the session that the next run would see."""
-    needs_look = False
-    """Whether it was used since the session was last looked at."""
+    needs_check = False
+    """Whether it was used since the session was last checked for leftovers."""
     sent_unproven = False
     """Whether a late write of unknown kind was sent, which may have dropped what is prepared."""
     resets = True
@@ -132,7 +131,7 @@ class EndsRuns:
     @property
     def keeps_statements(self: Any) -> bool:
         """Whether its session keeps what is prepared, which a pooler's does not."""
-        dropped = self.sent_unproven or self.is_spoiled  # or may be, as by DEALLOCATE ALL
+        dropped = self.sent_unproven or self.is_spoiled  # or may be, by DEALLOCATE ALL say
         return SHARED_SESSIONS.works and self.prepare_threshold is not None and not dropped
 
     def end(self, ending: RunEnd) -> Steps[None]:
@@ -145,12 +144,10 @@ class EndsRuns:
             raise error
 
     def end_each(self, endings: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
-        """End runs in a transaction of each's own, in one round trip.
-
-        A flush of the log is its end, so whoever is answered is on disk.
+        """End each run in a transaction of its own, all in one round trip, which flushes the log.
 
         Returns:
-            Why each did not commit; None: it did.
+            Why each did not commit; None: it did, and is on disk.
 
         Raises:
             psycopg.Error: the connection was lost, and nothing is known of any; or none was tried.
@@ -190,21 +187,24 @@ class EndsRuns:
             flushed = (yield from self._until_sync())[0] if shares else None
             if keeps and shares:
                 answers = yield from self._until_sync()
-            look = answers[-1] if keeps else None  # of one alone it came behind its COMMIT
+            leftovers = answers[-1] if keeps else None  # of one run it came behind its COMMIT
             pgconn.exit_pipeline_mode()
             if flushed is not None:
                 yield from self._check_flushed(flushed)
         except BaseException:
             pgconn.finish()  # what is still to come is not known
             raise
-        if look is not None and not any(ended):
-            self._learn(look)
+        if leftovers is not None and not any(ended):
+            self._note_leftovers(leftovers)
         elif self.prepare_threshold is None:  # the next statement meets another session
-            self.needs_look = False
+            self.needs_check = False
         return ended
 
     def _send_all(self, ready: Sequence[_Ready], *, shares: bool) -> list[list[bytes]]:
-        """Return for each the name of what is behind each answer; flush and look come behind."""
+        """Return for each run the names of the statements behind its answers.
+
+        The flush and the check for leftovers come last.
+        """
         pgconn, known = self.pgconn, {*self.names}
         begins = shares or pgconn.transaction_status == TransactionStatus.IDLE
         pgconn.enter_pipeline_mode()
@@ -217,13 +217,13 @@ class EndsRuns:
             self._send_ours(_FLUSHES)
             pgconn.pipeline_sync()
         if self.keeps_statements:
-            self._send_ours(_LOOKS)
+            self._send_ours(_CHECKS)
         if self.keeps_statements or not shares:
             pgconn.pipeline_sync()
         return named
 
     def _prepare(self: Any, last: SuccessStatement) -> Steps[None]:
-        """Prepare the statements of an end, once a session: its search_path decides the tables."""
+        """Prepare an end's statements, once a session: its search_path decides the tables."""
         if last.name in self.names or not self.keeps_statements:
             return
         self.pgconn.send_query(FIRE_AND_RESET)
@@ -239,10 +239,10 @@ class EndsRuns:
             self.names.add(name)
 
     def _send(self, one: _Ready, known: set[bytes], *, begins: bool, shares: bool) -> list[bytes]:
-        """Send an end up to its COMMIT; return the name of what is behind each answer.
+        """Send an end up to its COMMIT; return the names of the statements behind its answers.
 
-        What it prepares is added to the ``known``. One that ``shares`` its round trip does not wait
-        for the disk, and fails if its writes made temporary tables.
+        Names that it prepares are added to the ``known``. One that ``shares`` its round trip does
+        not wait for the disk, and fails if its writes made temporary tables.
         """
         names = [_BEGIN] * begins
         for name in names:
@@ -252,7 +252,7 @@ class EndsRuns:
             known.add(write.name)
         before = [_ENCODED] * (len(one.sent) > 1)
         if self.resets:
-            before += [*UNDOING, *[_SPEAKS] * (not self.keeps_statements)]
+            before += [*UNDOING, *[_SETS_UTF8] * (not self.keeps_statements)]
         before += [_SHARES] * shares
         for name in before:
             self._send_ours(name)
@@ -292,19 +292,17 @@ class EndsRuns:
         self, one: _Ready, names: Sequence[bytes], answers: Sequence[PGresult]
     ) -> Exception | None:
         """Return why an end did not commit, and note what is prepared now; None: it did."""
-        for number, answer in enumerate(answers[: len(names)]):  # a look may be behind them
-            if answer.status == ExecStatus.FATAL_ERROR:
-                self._note(names[:number])
-                return self._why(one, names, number, errors.error_from_result(answer))
-        self._note(names)
+        results = answers[: len(names)]  # the check for leftovers may be behind them
+        failed = (n for n, each in enumerate(results) if each.status == ExecStatus.FATAL_ERROR)
+        number = next(failed, None)
+        if self.keeps_statements:
+            self.names.update(names[:number])
+        if number is not None:
+            return self._why(one, names, number, errors.error_from_result(answers[number]))
         last = answers[len(names) - 2]  # in front of the COMMIT
         if last.ntuples:
             one.ending.called.extend(callbacks_of_answer(last.get_value(0, 0)))
         return None
-
-    def _note(self, names: Sequence[bytes]) -> None:
-        if self.keeps_statements:
-            self.names.update(names)
 
     def _why(
         self, one: _Ready, names: Sequence[bytes], number: int, error: psycopg.Error
@@ -316,7 +314,7 @@ class EndsRuns:
             w for w, sent in zip(one.ending.writes, one.sent, strict=True) if sent.name == name
         ]
         if writes:  # of those without a name the answers come in their order
-            blame(error, writes[0 if name else names[:number].count(b"")])
+            note_query(error, writes[0 if name else names[:number].count(b"")])
         if isinstance(error, _OF_WHAT_IS_PREPARED):  # dropped, or made for another table
             self.is_spoiled = True
         if name == one.last.name and is_fence_lost(error):
@@ -326,11 +324,11 @@ class EndsRuns:
         return error
 
     def _check_flushed(self, flushed: PGresult) -> Steps[None]:
-        """Raise if it is not known that commits before it are on disk.
+        """Raise if the commits before it may not be on disk.
 
-        A role that may not write to the log leaves it to the server, which is a moment later.
+        For a role that may not write to the log the server flushes a moment later.
         """
-        if self.pgconn.transaction_status == TransactionStatus.INERROR:  # so that it could not
+        if self.pgconn.transaction_status == TransactionStatus.INERROR:  # it was not carried out
             self.pgconn.send_query(b"ROLLBACK; " + FLUSH)
             (_, flushed) = yield from generators.execute(self.pgconn)
         if flushed.status == ExecStatus.FATAL_ERROR:
@@ -344,20 +342,20 @@ class EndsRuns:
             self.names.clear()
         yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
 
-    def look_after(self) -> Steps[None]:
-        """Look at the session after an end that came without a COMMIT of ours."""
+    def check_leftovers(self) -> Steps[None]:
+        """Check the session after an end without a COMMIT of ours."""
         self.pgconn.send_query(FIND_LEFTOVERS)
         (result,) = yield from generators.execute(self.pgconn)
-        self._learn(result)
+        self._note_leftovers(result)
 
-    def _learn(self, look: PGresult) -> None:
-        if look.status != ExecStatus.TUPLES_OK or look.get_value(0, 0) != b"f":
+    def _note_leftovers(self, found: PGresult) -> None:
+        if found.status != ExecStatus.TUPLES_OK or found.get_value(0, 0) != b"f":
             self.is_spoiled = True
-        self.needs_look = False
+        self.needs_check = False
 
 
 class _Foreign(EndsRuns):
-    """On a connection that is not ours: nothing is prepared, or looked for."""
+    """On a connection that is not ours: nothing is prepared, and leftovers are not checked."""
 
     prepare_threshold = None
 
@@ -367,9 +365,9 @@ class _Foreign(EndsRuns):
 
 
 def end_on(raw: psycopg.Connection[Any], ending: RunEnd, *, resets: bool) -> None:
-    """End a run in another's open transaction, which is in error after what this raises.
+    """End a run in another's open transaction, which is in error if this raises.
 
-    ``resets``: take back first what its session was set to; the settle would meet a search_path.
+    ``resets``: take the session's settings back first, such as a search_path.
     """
     with raw.lock:
         raw.wait(_Foreign(raw, resets=resets).end(ending))

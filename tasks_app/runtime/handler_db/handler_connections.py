@@ -45,7 +45,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                 self._broken_by = error.diag.message_primary or self._broken_by
             raise
         finally:
-            self._look(before)
+            self._note_state(before)
         self.answered = True
         return done
 
@@ -57,7 +57,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             self._ends = False
 
     def commit(self) -> None:
-        """Commit what the permit allows; a commit that fails leaves no transaction."""
+        """Commit what the permit allows; a commit that fails leaves no transaction open."""
         permit = self.take_permit()
         self.as_executor(lambda: self._commit(permit))
         permit.stands = True
@@ -79,11 +79,11 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             raise
 
     def rollback(self) -> None:
-        """Roll back, which handlers may do too; of a BEGIN alone nothing stays to be looked for."""
-        self.permit, used = None, self.needs_look
+        """Roll back, which handlers may do too; a BEGIN alone leaves nothing in the session."""
+        self.permit, used = None, self.needs_check
         if self._rolls_back():
             self.as_executor(super().rollback)
-            self.needs_look = used
+            self.needs_check = used
 
     def seal(self) -> None:
         """Let only the calling thread use it from here on, if no other is at work on it."""
@@ -93,7 +93,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         self.lock.release()
 
     def break_off(self) -> None:
-        """Seal it, and cancel what is under way: never while another thread reads the socket."""
+        """Seal it, and cancel what is under way, but not while another thread reads the socket."""
         if self._over or self.closed:
             return
         if not self.lock.acquire(blocking=False):
@@ -107,10 +107,10 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         self.lock.release()
 
     def cut_off(self) -> None:
-        """Close it under somebody's hands, whom the end of its line drives out of libpq first.
+        """Close it although another thread may be at work: the end of the socket stops that first.
 
-        libpq does not survive that it is closed while a thread is in it. A stream that was left
-        holds the lock for ever, and nobody is at work there.
+        libpq crashes if it is closed while a thread is in it. A stream that was left holds the lock
+        for ever, although no thread is at work.
         """
         with (
             suppress(OSError, psycopg.Error),
@@ -123,25 +123,24 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             self.lock.release()
 
     def leave(self) -> None:
-        """End a run's use of it: roll back what is open, and look at what stays in the session.
+        """End a run's use of it: roll back, and check what stays in the session.
 
-        Behind a pooler it would look at another session.
+        Behind a pooler it would check another session.
         """
         self.rollback()
         if self.prepare_threshold is None:
-            self.needs_look = False
+            self.needs_check = False
         elif not self.closed:
             with self.lock:
-                self.wait(self.look_after())
+                self.wait(self.check_leftovers())
 
     def ping(self) -> None:
         """Raise psycopg's error if the server does not answer, before a run begins."""
         with self.lock:
-            self.wait(self.ask())
+            self.wait(self.ping_steps())
         self.answered = False
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
-        """Refuse to let each statement commit by itself."""
         if value:
             raise RuntimeError(COMMITS_LATER)
         super().set_autocommit(value)
@@ -154,8 +153,6 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
 
 
 class HandlerCursor(psycopg.Cursor[Any]):
-    """Checks the statements of handlers."""
-
     if IS_PSYCOPG_3_2:  # it cannot go back
 
         def set_result(self, index: int) -> Self:
@@ -163,31 +160,30 @@ class HandlerCursor(psycopg.Cursor[Any]):
             return self
 
     def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
-        """Execute a statement that does not end the transaction."""
         connection: Any = self.connection
-        connection.judge(query)
+        connection.check_statement(query)
         try:
             done = super().execute(query, *arguments, **options)
         except psycopg.Error as error:
-            connection.heed((), error)
+            connection.note_results((), error)
             raise
         if len(results := _results(self)) > 1:
             self.set_result(0)
-        if connection.heed(results):
+        if connection.note_results(results):
             with connection.lock:
                 connection.wait(connection.lock_if_snapshot())
         return done
 
     def executemany(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
-        self.connection.judge(query)
+        self.connection.check_statement(query)
         return super().executemany(query, *arguments, **options)
 
     def stream(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
-        self.connection.judge(query)
+        self.connection.check_statement(query)
         return super().stream(query, *arguments, **options)
 
     def copy(self: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
-        self.connection.judge(statement)
+        self.connection.check_statement(statement)
         return super().copy(statement, *arguments, **options)
 
 

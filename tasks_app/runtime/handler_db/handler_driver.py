@@ -54,11 +54,10 @@ _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 _SNAPSHOTS = {IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE}
 _SNAPSHOT_NAMES = {level.name.replace("_", " ").lower().encode() for level in _SNAPSHOTS}
 _FORGETTING = ("DEALLOCATE", "DISCARD", "LOAD")
-"""Command tags of what no rollback takes back, and no look finds."""
+"""Command tags of what no rollback takes back, and no check finds."""
 
-
-NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
-NOBODY.finish()
+NO_CONNECTION = PGconn.connect_start(b"=")  # libpq cannot parse this, and asks no server
+NO_CONNECTION.finish()
 
 
 class UnusableConnectionError(RuntimeError):
@@ -81,18 +80,18 @@ class RunDriver(EndsRuns):
     ended = False
     """Whether the handler ended a transaction here."""
     answered = False
-    """Whether the server has answered this run."""
+    """Whether the server answered this run."""
     unread = False
-    """Whether the answer to a BEGIN is still to be read."""
+    """Whether the answer to a BEGIN was not read yet."""
     _broken_by = "one of its statements failed"
-    """What the server said of the last error, if that may have broken a transaction."""
+    """The server's message about the last error that may have broken a transaction."""
     _owner: Any = None
-    """The thread, or asyncio's task, that ends the run: from then on nobody else may use it."""
+    """The thread, or asyncio's task, that ends the run: from then on no other may use it."""
     _was_open = False
     """Whether a transaction was open after the last step."""
     _over = False
     _ends = False
-    """Whether we are ending it."""
+    """Whether the executor is ending it."""
     _mutable: tuple[str, ...]
     _began = False
     """Whether the current step began a transaction."""
@@ -100,12 +99,12 @@ class RunDriver(EndsRuns):
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
-    def be_template(self: Any) -> None:
-        """Remember the state of a new connection; prepared statements stay with the session."""
+    def save_template(self: Any) -> None:
+        """Save the state of a new connection; prepared statements stay with the session."""
         self.names = set()
         ours = {*vars(RunDriver), *vars(EndsRuns)}
         for name in ours & {*vars(self)}:
-            delattr(self, name)  # left from SQLAlchemy's first look at the server
+            delattr(self, name)  # left from SQLAlchemy's first use of it
         kinds = (list, deque, AdaptersMap)
         kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}
         self._template = {**vars(self), **{n: _another(v) for n, v in kept.items()}}
@@ -113,28 +112,27 @@ class RunDriver(EndsRuns):
         self._template["_mutable"] = self._mutable = tuple(kept)
         self._template["_limits"] = self._limits = (self.prepare_threshold, self.prepared_max)
 
-    def hand_on(self: Any) -> Any:
+    def hand_over(self: Any) -> Any:
         """Return the next run's connection on the same session, and close this one."""
         self._over = True
-        heir = type(self)(self.pgconn)
-        vars(heir)["_template"] = template = self._template
-        vars(heir).update(template)
+        after = type(self)(self.pgconn)
+        vars(after)["_template"] = template = self._template
+        vars(after).update(template)
         for name in self._mutable:
-            vars(heir)[name] = _another(template[name])
-        heir.prepare_threshold, heir.prepared_max = self._limits
-        heir.names = self.names
-        self.pgconn = NOBODY
-        return heir
+            vars(after)[name] = _another(template[name])
+        after.prepare_threshold, after.prepared_max = self._limits
+        after.names = self.names
+        self.pgconn = NO_CONNECTION
+        return after
 
     @property
     def is_at_work(self) -> bool:
         """Whether a run did something that its end has to commit or roll back."""
         if self.has_ended() or self.refused:
             return True
-        return self.needs_look and self.pgconn.transaction_status != _IDLE
+        return self.needs_check and self.pgconn.transaction_status != _IDLE
 
     def take_permit(self) -> RunEnd:
-        """Return the permit of the COMMIT that is asked for, and use it up."""
         permit, self.permit = self.permit, None
         if permit is None:
             self.refused = True
@@ -151,12 +149,11 @@ class RunDriver(EndsRuns):
         return bool(self.closed and not self.broken)
 
     def check_whole(self) -> None:
-        """Pass unless an error broke the transaction."""
         if self.pgconn.transaction_status == TransactionStatus.INERROR:
             raise RuntimeError(BROKEN.format(error=self._broken_by))
 
     def check(self: Any) -> None:
-        """Pass if the run may commit; what one wrote that was ended must not be written again."""
+        """Pass if the run may commit. If it ended a transaction, it must not run again."""
         if self.has_ended():
             raise Fail(ENDED)
         if self.refused:
@@ -173,7 +170,7 @@ class RunDriver(EndsRuns):
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def begin(self: Any) -> None:
-        """Send BEGIN; the first step reads its answer, and meets what went wrong."""
+        """Send BEGIN; the first step reads its answer, and raises its error."""
         chosen = self.isolation_level in _SNAPSHOTS or self.read_only or self.deferrable
         if chosen or not self.lock.acquire(blocking=False):
             return
@@ -194,18 +191,18 @@ class RunDriver(EndsRuns):
             raise errors.error_from_result(result)
 
     def tpc_begin(self, *_: Any) -> NoReturn:
-        """Refuse: others commit a prepared transaction."""
+        """Refuse: another session could commit a prepared transaction."""
         raise RuntimeError(COMMITS_LATER)
 
     def _begin_wait(self) -> int:
-        """Return the transaction's status before anything is carried out."""
+        """Return the transaction's status, unless the run is over."""
         if self._over or self._owner not in {None, self._me()}:
             raise psycopg.InterfaceError(OVER)
-        self.needs_look, self._began = True, False
+        self.needs_check, self._began = True, False
         return self.pgconn.transaction_status
 
-    def _look(self, before: int) -> None:
-        """Note whether a transaction was ended by what was just carried out."""
+    def _note_state(self, before: int) -> None:
+        """Note whether the last step ended a transaction."""
         was_open = before != _IDLE or self._began
         if was_open and not self._ends and self.pgconn.transaction_status == _IDLE:
             self.ended = True
@@ -221,7 +218,9 @@ class RunDriver(EndsRuns):
     def _me() -> Any:
         return get_ident()
 
-    def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:
+    def note_results(
+        self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None
+    ) -> bool:
         """Note what a string of statements did; True: an isolation level may have been set.
 
         psycopg begins a transaction before each statement, so that one is open after it.
@@ -238,12 +237,8 @@ class RunDriver(EndsRuns):
             self.is_spoiled = True
         return "SET" in tags
 
-    def judge(self, statement: Any) -> None:
-        """Refuse what ends the transaction.
-
-        Raises:
-            RuntimeError: its text says that it does.
-        """
+    def check_statement(self, statement: Any) -> None:
+        """Raise RuntimeError if its text ends the transaction."""
         if isinstance(statement, Composable):
             statement = statement.as_string(None)
         if isinstance(statement, bytes):
@@ -277,10 +272,10 @@ class RunDriver(EndsRuns):
             if result.get_value(0, 0) in _SNAPSHOT_NAMES:
                 yield from self._lock_own_row()
 
-    def ask(self) -> Steps[None]:
-        """Ask the server, outside of any transaction, whether it answers."""
+    def ping_steps(self) -> Steps[None]:
+        """Ask the server, outside of a transaction, whether it answers."""
         self.pgconn.send_query(b"")
         (result,) = yield from generators.execute(self.pgconn)
         if result.status != ExecStatus.EMPTY_QUERY:
             raise errors.error_from_result(result)
-        self.needs_look = False
+        self.needs_check = False

@@ -22,8 +22,7 @@ T = TypeVar("T")
 class HandlerSession(Session):
     """A session of one run: it works on the run's connection, and the executor commits.
 
-    Bound to the engine as any other session, so that ``get_bind()`` returns that, and the thread
-    needs no second connection.
+    It is bound to the engine, so that ``get_bind()`` returns that.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class HandlerSession(Session):
     ) -> None:
         """``take`` gives the connection of a plain run; ``adopt`` gets that of an async one.
 
-        That one asks the engine at its first statement: who only adds objects is in no greenlet.
+        An async one asks the engine at its first statement: to add objects needs no greenlet.
         """
         self.is_async: bool = engine.dialect.is_async
         super().__init__(
@@ -48,14 +47,13 @@ class HandlerSession(Session):
         self._options: Mapping[str, Any] | None = None
 
     def commit(self) -> None:
-        """Refuse: effect and outcome are one commit."""
         raise RuntimeError(COMMITS_LATER)
 
     def commit_with_outcome(self) -> None:
         super().commit()
 
     def rollback(self) -> None:
-        """Roll back what was done by any way, also if the session itself did nothing."""
+        """Roll back what the run did, even if the session itself did nothing."""
         super().rollback()
         if self.is_async:
             return
@@ -107,12 +105,12 @@ class MadeCoroutines:
         self._most = 1
 
     def note(self, made: Any, caller: FrameType) -> Any:
-        """Return ``made``; most are begun before the next is made."""
+        """Return ``made``. Most are begun before the next is made."""
         line = f"{made.__qualname__}(), {caller.f_globals.get('__name__')}:{caller.f_lineno}"
         self._made.append((made, line))
         if len(self._made) > self._most:
             self._made = self._left()
-            self._most = 2 * len(self._made)  # or to make thousands would take their square
+            self._most = 2 * len(self._made)  # thousands would take quadratic time
         return made
 
     def end(self) -> str | None:
@@ -139,7 +137,7 @@ def _noted(method: Callable[..., Any]) -> Any:
 
 
 def _noting(kind: type[T]) -> type[T]:
-    """Let a class note what its methods return that do nothing until it is awaited."""
+    """Let a class note the coroutines that its methods return."""
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
             setattr(kind, name, _noted(method))
@@ -148,8 +146,6 @@ def _noting(kind: type[T]) -> type[T]:
 
 @_noting
 class _AsyncHandlerConnection(AsyncConnection):
-    """The connection of an async handler's session."""
-
     note_made: Callable[[Any, FrameType], Any]
 
 
@@ -175,4 +171,4 @@ class AsyncHandlerSession(AsyncSession):
         raise RuntimeError(COMMITS_LATER)
 
     async def close(self) -> None:
-        """Stay open, as HandlerSession."""
+        """Stay open, as a HandlerSession does."""

@@ -27,9 +27,9 @@ ADOPT = "_tasks_app_adopt"
 
 def lend(engine: Engine) -> None:
     """Lend an engine's connections to handlers, each object to one run."""
-    event.listen(engine, "connect", _template)
-    event.listen(engine, "reset", _leave)
-    event.listen(engine, "checkin", _hand_on)
+    event.listen(engine, "connect", lambda driver, _entry: driver.save_template())
+    event.listen(engine, "reset", _reset)
+    event.listen(engine, "checkin", _hand_over)
     event.listen(engine, "begin", _begin)
     if not engine.dialect.is_async:
         event.listen(engine, "do_connect", _connect)
@@ -48,39 +48,35 @@ def _begin(connection: Connection) -> None:
     if (driver := driver_of(connection)) is None:  # it was detached
         return
     if (adopt := vars(connection).get(ADOPT)) is not None:
-        adopt(connection)  # its driver may stand in the place of one that was lost
+        adopt(connection)  # its driver may replace one that was lost
     driver.begin()
 
 
-def _template(driver: HandlerConnection, _entry: ConnectionPoolEntry) -> None:
-    driver.be_template()
-
-
-def _leave(driver: HandlerConnection, _entry: Any, state: PoolResetState) -> None:
+def _reset(driver: HandlerConnection, _entry: Any, state: PoolResetState) -> None:
     if state.terminate_only or not state.asyncio_safe:
         return
-    with suppress(psycopg.Error):  # then needs_look stays, and it is closed
+    with suppress(psycopg.Error):  # then needs_check stays, and it is closed
         driver.break_off()
-        if driver.needs_look:
+        if driver.needs_check:
             driver.leave()
 
 
-def _hand_on(driver: HandlerConnection | None, entry: Any) -> None:
+def _hand_over(driver: HandlerConnection | None, entry: Any) -> None:
     if driver is None:
         return
     for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
         del entry.info[key]  # of one run
-    spoiled = driver.is_spoiled or driver.needs_look or driver.ended
+    spoiled = driver.is_spoiled or driver.needs_check or driver.ended
     if spoiled or not SHARED_SESSIONS.works:
         entry.invalidate()
         return
-    entry.dbapi_connection = heir = driver.hand_on()
-    keep_from_fork(heir)
+    entry.dbapi_connection = after = driver.hand_over()
+    keep_from_fork(after)
 
 
 IDLE_S = 1.5
-"""A connection that was idle for longer is asked; of others only the socket is checked. Longer than
-the usual interval of scans, so that an idle system asks before none of them."""
+"""A connection that was idle for longer is pinged; of others only the socket is checked. Longer
+than the usual interval of scans, so that an idle system pings before none of them."""
 _LOSSES = "tasks_app losses of its database"
 _SINCE = "tasks_app idle since"
 
@@ -94,7 +90,7 @@ class Losses:
         """``used``: of a connection in use; those that were idle then are not used again.
         ``idle``: of one that was idle, so that no statement caused the loss."""
         self.crowded: float = float("-inf")
-        """When it gave none because it had none left; one that stops or starts gives none, too."""
+        """When the server refused one because it had none left, and did not just stop or start."""
         self.short: bool = False
         """Whether the server refused a connection, and has not given the two that a child needs
         since (``Database.secure``)."""
@@ -102,18 +98,18 @@ class Losses:
     def watch(self, engine: Engine) -> None:
         """Let an engine lend no connection that died while it was idle, and note what it loses."""
         event.listen(engine, "connect", self._enter)
-        event.listen(engine, "handle_error", self._heed)
+        event.listen(engine, "handle_error", self._note_error)
         event.listen(engine, "invalidate", self._lost)
-        event.listen(engine, "checkin", lambda _, entry: rest(entry.info))
-        event.listen(engine, "checkout", partial(_look, engine.dialect))
+        event.listen(engine, "checkin", lambda _, entry: note_idle(entry.info))
+        event.listen(engine, "checkout", partial(_check_alive, engine.dialect))
 
     def _enter(self, _: Any, entry: ConnectionPoolEntry) -> None:
         entry.info[_LOSSES] = self
 
-    def _heed(self, context: ExceptionContext) -> None:
-        if context.connection is None:  # none was to be had, as with too many: nobody ended one
+    def _note_error(self, context: ExceptionContext) -> None:
+        if context.connection is None:  # it was refused, as with too many
             self.idle = time.monotonic()
-            if any(said in str(context.original_exception) for said in TOO_MANY):
+            if any(text in str(context.original_exception) for text in TOO_MANY):
                 self.crowded = self.idle
             self.short = True
             return
@@ -126,15 +122,17 @@ class Losses:
             self.used = time.monotonic()
 
 
-def rest(info: dict[Any, Any]) -> None:
+def note_idle(info: dict[Any, Any]) -> None:
     """Note in its ``info`` that a connection is idle from now on."""
     info[_SINCE] = time.monotonic()
 
 
-def lives(connection: Connection) -> bool:
-    """Whether a connection after :func:`rest` may be used again; else it is closed."""
+def is_alive(connection: Connection) -> bool:
+    """Whether a connection after :func:`note_idle` may be used again; else it is closed."""
     try:
-        found = _lives(connection.dialect, connection.connection.dbapi_connection, connection.info)
+        found = _is_alive(
+            connection.dialect, connection.connection.dbapi_connection, connection.info
+        )
     except BaseException:
         connection.invalidate()
         raise
@@ -144,12 +142,12 @@ def lives(connection: Connection) -> bool:
     return found
 
 
-def _look(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
-    if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
+def _check_alive(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
+    if _SINCE in entry.info and not _is_alive(dialect, connection, entry.info):
         raise DisconnectionError("It died while it was idle.")
 
 
-def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
+def _is_alive(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     driver, since = dialect.get_driver_connection(connection), info[_SINCE]
     losses: Losses = info[_LOSSES]
     if driver.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -167,7 +165,7 @@ def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     except (psycopg.Error, OSError):
         losses.idle = time.monotonic()
         return False
-    rest(info)
+    note_idle(info)
     return True
 
 
@@ -186,7 +184,7 @@ def keep_from_forks(engine: Engine) -> None:
 
 
 def keep_from_fork(connection: Any) -> None:
-    """Do the same for one connection of psycopg that shares another's socket."""
+    """Do the same for one connection of psycopg, which may share another's socket."""
     _ours.add(connection)
 
 

@@ -27,11 +27,11 @@ from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.handler_db.ends import Steps
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, HandlerCursor
-from tasks_app.runtime.handler_db.handler_driver import NOBODY
+from tasks_app.runtime.handler_db.handler_driver import NO_CONNECTION
 
 T = TypeVar("T")
 CANCELLED_S = 5.0
-"""How long the server may take to hear that a statement is to end."""
+"""How long the server may take to accept the cancellation of a statement."""
 _READS, _WRITES = 1, 2
 """Bits of what psycopg waits for, and of what it is told to be ready."""
 _ROUNDS = 2
@@ -89,7 +89,7 @@ class LoopLock:
 
 class _InLoop(psycopg.Connection[Any]):
     _watched: tuple[asyncio.AbstractEventLoop, int, asyncio.Future[int]] | None = None
-    """The loop that watches its socket, and what it tells when that is ready."""
+    """The loop that watches its socket, and the future that it sets when that is ready."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -106,7 +106,7 @@ class _InLoop(psycopg.Connection[Any]):
     async def _wait_as_psycopg(
         self, gen: Steps[T], interval: float = _INTERVAL_S, **options: Any
     ) -> T:
-        """Let psycopg wait, which hears of no close: the loop watches a number of its own."""
+        """Let psycopg wait, on a file descriptor of its own: it does not learn of a close."""
         number = os.dup(self.pgconn.socket)
         try:
             return await waiting.wait_async(gen, number, interval, **options)
@@ -145,9 +145,9 @@ class _InLoop(psycopg.Connection[Any]):
         answered: asyncio.Future[int] = loop.create_future()
         self._watched = loop, socket, answered
         if reads:
-            loop.add_reader(socket, _tell, answered, _READS)
+            loop.add_reader(socket, _set_ready, answered, _READS)
         if writes:
-            loop.add_writer(socket, _tell, answered, _WRITES)
+            loop.add_writer(socket, _set_ready, answered, _WRITES)
         try:
             return await answered
         finally:
@@ -162,12 +162,12 @@ class _InLoop(psycopg.Connection[Any]):
                 answered.set_exception(errors.OperationalError("The connection was closed."))
 
     def close(self) -> None:
-        """Let who waits know first: the socket's number may be another's soon."""
+        """Stop the wait first: another socket may get the number soon."""
         self._unwatch()
         super().close()
 
     async def _end_statement(self) -> None:
-        """Let the server end what is under way, and close: SQLAlchemy would not use it again."""
+        """Cancel what is under way, and close: SQLAlchemy would not use it again."""
         try:
             with suppress(psycopg.Error):
                 await self._cancel(CANCELLED_S)
@@ -195,11 +195,11 @@ class LoopConnection(HandlerConnection, _InLoop):
     def _me() -> Any:
         try:
             return asyncio.current_task()
-        except RuntimeError:  # a thread without a loop: it cannot wait, and hears so
+        except RuntimeError:  # a thread without a loop: its wait raises
             return None
 
 
-def _tell(answered: asyncio.Future[int], ready: int) -> None:
+def _set_ready(answered: asyncio.Future[int], ready: int) -> None:
     if not answered.done():
         answered.set_result(ready)
 
@@ -238,5 +238,5 @@ async def _connected(arguments: Any, options: Any) -> LoopConnection:
     made = LoopConnection(found.pgconn)
     made._adapters, made.prepare_threshold = found._adapters, found.prepare_threshold  # noqa: SLF001
     made.cursor_factory = LoopCursor
-    found.pgconn = NOBODY
+    found.pgconn = NO_CONNECTION
     return made

@@ -27,11 +27,11 @@ ENDED = (
 ENDING_TAGS = frozenset({"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"})
 """Command tags of what shows that a transaction was ended."""
 UNDER_OWN = "_tasks_app_under_own_settings"
-"""Says of an error whether its handler had SET something before."""
-_LOOKED_AT = 300
+"""The attribute of an error that says whether its handler had SET something before."""
+_BEGINNING = 300
 """Characters at the beginning of a statement that are searched for keywords."""
 _SEARCHED = 10_000
-"""Characters that are looked through for comments before it."""
+"""Characters that are searched for comments before that."""
 _ENDS = re.compile(
     r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE,
@@ -54,15 +54,15 @@ def _beginning(statement: str) -> str:
     before, statement = "", statement[:_SEARCHED]
     while statement != before:
         before, statement = statement, _COMMENTS.sub(" ", statement)
-    return statement.lstrip()[:_LOOKED_AT]
+    return statement.lstrip()[:_BEGINNING]
 
 
 @lru_cache(1024)
 def ends_transaction(statement: str) -> bool:
     """Whether a string of one or more statements ends the transaction.
 
-    If it has other than plain quotes only its first statement is looked at: a semicolon may be part
-    of a function's body.
+    If it has other than plain quotes, only its first statement is read: a semicolon may be part of
+    a function's body.
     """
     beginning = _beginning(statement)
     if _ENDS.match(beginning):
@@ -75,18 +75,17 @@ def ends_transaction(statement: str) -> bool:
 
 @lru_cache(1024)
 def stays_in_session(statement: str) -> bool:
-    """Whether it leaves what no look finds and no reset undoes: libraries, dblink."""
+    """Whether it leaves what no check finds and no reset undoes: libraries, dblink."""
     return _LASTS.search(_beginning(statement)) is not None
 
 
 @lru_cache(1024)
 def copies(statement: str) -> bool:
-    """Whether it is a COPY."""
     return _COPIES.match(_beginning(statement)) is not None
 
 
 def sets_something(statement: str) -> bool:
-    """Whether it may change how the next statements are read, or how long they may take."""
+    """Whether it may change how the next statements are read, or their time limit."""
     return _SETS.search(statement) is not None
 
 
@@ -147,17 +146,14 @@ class Write(NamedTuple):
     parameters: Sequence[Any] | Mapping[str, Any] | None
 
     def send(self, cursor: Any) -> None:
-        """Send it by itself, wait for its answer, and refuse what is not one that writes."""
+        """Send it by itself, wait for its answer, and refuse what does not write."""
         try:
             done = cursor.execute(*self)
             if isinstance(done, Coroutine):  # of a test's async session
                 await_(done)
         except psycopg.Error as error:
-            blame(error, self)
+            note_query(error, self)
             raise
-        self._judge(cursor)
-
-    def _judge(self, cursor: Any) -> None:
         tags = [cursor.statusmessage or "empty"]
         while cursor.nextset():
             tags.append(cursor.statusmessage or "empty")
@@ -184,8 +180,8 @@ class Sent(NamedTuple):
     formats: Sequence[Any] | None
 
 
-def blame(error: psycopg.Error, write: Write) -> None:
-    """Note in an error which statement it is about."""
+def note_query(error: psycopg.Error, write: Write) -> None:
+    """Note in an error which statement failed."""
     setattr(error, _QUERY, write.query)
 
 
@@ -210,14 +206,11 @@ def write_of(query: Any, parameters: Any) -> Write:
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
         raise RuntimeError(_NO_COPY)
-    return Write(query, None if parameters is None else _taken(query, parameters))
+    return Write(query, None if parameters is None else _checked(query, parameters))
 
 
-def _taken(query: str, parameters: Any) -> tuple[Any, ...] | dict[str, Any]:
-    """Return the parameters as they are now: the handler may change its own before they are sent.
-
-    What is wrong is said here, in the handler's line that asks, and not when they are sent.
-    """
+def _checked(query: str, parameters: Any) -> tuple[Any, ...] | dict[str, Any]:
+    """Return a copy, as the handler may change its own; raise in its line what is wrong."""
     bare, names = _places(query)
     if isinstance(parameters, Mapping):
         if bare:
@@ -239,10 +232,10 @@ def _taken(query: str, parameters: Any) -> tuple[Any, ...] | dict[str, Any]:
 
 @lru_cache(MOST_NAMES)
 def _places(query: str) -> tuple[int, frozenset[str]]:
-    """Return how many places without a name a text with parameters has, and the names of others.
+    """Return the number of places without a name, and the names of the others.
 
     Raises:
-        ValueError: a sign stands before something else, as psycopg would say later.
+        ValueError: a percent sign stands before something else.
     """
     bare, names = 0, set[str]()
     for place in _PLACES.finditer(query):
@@ -254,16 +247,12 @@ def _places(query: str) -> tuple[int, frozenset[str]]:
 
 
 def sent_as(connection: psycopg.Connection[Any] | Any, write: Write) -> Sent:
-    """Return what is sent.
-
-    Raises:
-        psycopg.Error: parameters are missing, or of types that psycopg does not know.
-    """
+    """Raise psycopg.Error if parameters are missing, or of types that psycopg does not know."""
     query = PostgresQuery(Transformer.from_context(connection))
     try:
         query.convert(write.query, write.parameters)
     except psycopg.Error as error:
-        blame(error, write)
+        note_query(error, write)
         raise
     key = (query.query, tuple(query.types))
     name = _names.get(key, b"")

@@ -32,7 +32,7 @@ class ActiveRun:
         """Return whether the thread, or the task of the event loop, that runs it still lives."""
         return self.thread.is_alive() if self.in_loop is None else self.in_loop()
 
-    def said(self, settlement: Settlement) -> Settlement:
+    def with_sub_status(self, settlement: Settlement) -> Settlement:
         """Return the settlement with the sub-status that the handler set."""
         if self.sub_status is None:
             return settlement

@@ -18,7 +18,7 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl, WakeResult
-from tasks_app.runtime.flow_control.breakers import Breakers, switch_load_gates
+from tasks_app.runtime.flow_control.breakers import advance_breakers, switch_load_gates
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hint_sender import Publisher
 from tasks_app.runtime.leader.dispatcher import AHEAD, Dispatcher
@@ -91,7 +91,7 @@ class Leader:
             self._last = _wake_within(self._last, max(0.0, self._whole_at - time.monotonic()))
             return self._last
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
-        checked = self.duties.look(self._check_idle())
+        checked = self.duties.check(self._check_idle())
         seen, trouble = checked.seen, None
         if (
             not checked.woken
@@ -177,14 +177,13 @@ class Duties:
         self._scheduler = Scheduler(database)
         self._admission = AdmissionControl(database)
         self._database = database
-        self._breakers = Breakers(database)
 
-    def look(self, seen: IdleCheck | None = None) -> Checked:
+    def check(self, seen: IdleCheck | None = None) -> Checked:
         """Check gates and breakers, and fire schedules; after an idle check only what it saw."""
         self._watcher.start()  # with the first call; it does not depend on later ones
         if seen is None or seen.gates:
             switch_load_gates(self._database)
-        if (seen is None or seen.breakers) and self._breakers.look():
+        if (seen is None or seen.breakers) and advance_breakers(self._database):
             seen = None
         fires_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s
         if fires_s is not None and fires_s <= 0:
@@ -193,7 +192,7 @@ class Duties:
         if seen is not None and (seen.next_look_s is None or seen.next_look_s > 0):
             gates = WakeResult(seen.next_look_s)
         else:
-            gates = self._admission.look()
+            gates = self._admission.wake_due()
         instants = [at_s for at_s in (fires_s, gates.next_s) if at_s is not None]
         return Checked(seen, min(instants, default=None), gates.woken)
 

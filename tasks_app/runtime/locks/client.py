@@ -9,11 +9,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
-from types import TracebackType
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -28,10 +28,11 @@ from tasks_app.pool.locks.holders import renew
 from tasks_app.runtime.db.connections import shown
 from tasks_app.runtime.db.database import settle_in
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
-from tasks_app.runtime.locks.lock import _HELD, Lock, Renewing, Transacts, acquire_locks
+from tasks_app.runtime.locks.lock import Lock, Transacts, acquire_locks
 
 Where = Engine | Session | Connection
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
+_HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,12 @@ def hold(
         ask,
         wait_s=span_of("wait", wait),
         snooze_s=span_of("snooze", snooze),
-        renewing=BACKGROUND if renew else None,
+        renewals=BACKGROUND if renew else None,
     )
 
 
 def lease_of(value: Duration) -> timedelta:
-    """Return a lease of 1 s to 1 day.
-
-    Raises:
-        InvalidLockError: it is not.
-    """
+    """Return a lease; raise InvalidLockError if it is not one of 1 s to 1 day."""
     seconds = span_of("lease", value)
     if not SHORTEST_LEASE_S <= seconds <= LONGEST_LEASE_S:
         raise InvalidLockError("lease", f"is {seconds:g} s", "1s .. 1d")
@@ -112,11 +109,7 @@ def lease_of(value: Duration) -> timedelta:
 
 
 def span_of(word: str, value: Duration) -> float:
-    """Return a span in seconds.
-
-    Raises:
-        InvalidLockError: it is no duration.
-    """
+    """Return a span in seconds; raise InvalidLockError if it is no duration."""
     try:
         return parse_duration(value).total_seconds()
     except ValueError as error:
@@ -161,13 +154,13 @@ class Hold:
         *,
         wait_s: float,
         snooze_s: float,
-        renewing: Renewing | None,
+        renewals: Renewals | None,
     ) -> None:
         self._database = database
         self._ask = ask
         self._wait_s = wait_s
         self._snooze_s = snooze_s
-        self._renewing = renewing
+        self._renewals = renewals
         self._lock: Lock | None = None
 
     def take(self) -> Lock:
@@ -184,63 +177,42 @@ class Hold:
         lock = Lock(
             self._database, ask, acquire_locks(self._database, ask, self._wait_s, self._snooze_s)
         )
-        if self._renewing is not None:
-            self._renewing.add(lock)
+        if self._renewals is not None:
+            self._renewals.add(lock)
         return lock
 
     def __enter__(self) -> Lock:
         self._refuse_twice()
         return self._begin_block(self.take())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         lock = self._end_block()
-        if error is not None:
-            self.fail(lock)
-        elif lock.lost or not (lock.leaving or lock.ended):
-            self.end(lock)
+        if error is not None or lock.lost or not (lock.leaving or lock.ended):
+            self._release(lock, failed=error is not None)
 
     async def __aenter__(self) -> Lock:
         self._refuse_twice()
         return self._begin_block(await asyncio.to_thread(self.take))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         lock = self._end_block()
-        if error is not None:
-            await self.afail(lock)
-        elif lock.lost or not (lock.leaving or await asyncio.to_thread(lambda: lock.ended)):
-            await self.aend(lock)
+        failed = error is not None
+        if failed or lock.lost or not (lock.leaving or await asyncio.to_thread(lambda: lock.ended)):
+            await self._arelease(lock, failed=failed)
 
-    def end(self, lock: Lock) -> None:
-        """Release after a block that ended well.
+    def _release(self, lock: Lock, *, failed: bool) -> None:
+        """Release after the block; if it ``failed``, its error says more than one of ours would.
 
         Raises:
             LockLostError: another holder took it over before.
         """
-        if lock.lost:
-            lock.lose()
-        lock.release()
-
-    async def aend(self, lock: Lock) -> None:
-        """As :meth:`end`, in a thread."""
-        await asyncio.to_thread(Hold.end, self, lock)
-
-    def fail(self, lock: Lock) -> None:
-        """Release after a block that raised; its error says more than one of ours would."""
-        with suppress(Exception):
+        with suppress(Exception) if failed else nullcontext():
+            if lock.lost and not failed:
+                lock.lose()
             lock.release()
 
-    async def afail(self, lock: Lock) -> None:
-        await asyncio.to_thread(Hold.fail, self, lock)
+    async def _arelease(self, lock: Lock, *, failed: bool) -> None:
+        await asyncio.to_thread(Hold._release, self, lock, failed=failed)
 
     def _refuse_twice(self) -> None:
         if self._lock is not None:
@@ -255,8 +227,8 @@ class Hold:
         lock, self._lock = self._lock, None
         assert lock is not None  # noqa: S101  the block has begun
         _HELD.set(tuple(other for other in _HELD.get() if other is not lock))
-        if self._renewing is not None:
-            self._renewing.discard(lock)
+        if self._renewals is not None:
+            self._renewals.discard(lock)
         return lock
 
 

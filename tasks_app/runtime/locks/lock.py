@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar
 from datetime import datetime, timedelta
 from itertools import chain, repeat
 from typing import Protocol, TypeVar
@@ -40,8 +39,6 @@ from tasks_app.pool.locks.holders import guard, leave_queue, release, release_no
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.db.errors import sqlstate
 
-_HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
-
 
 class Lock:
     """A group that is held. Call :meth:`check` in the transaction that writes under it."""
@@ -60,7 +57,6 @@ class Lock:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The names that are held."""
         return tuple(self.ask.resources)
 
     @property
@@ -142,7 +138,7 @@ class Lock:
         self._ended, self._released_in = True, None
 
     def miss(self) -> bool:
-        """Note that a renewal did not find it; return whether it is lost, and not just released."""
+        """Note that a renewal did not find it; return whether it is lost, not just released."""
         self.lost = not self._ended and self._released_in is None
         return self.lost
 
@@ -158,21 +154,13 @@ class Lock:
         raise LockLostError(self.resources)
 
 
-class Renewing(Protocol):
-    """Renews locks while their holder works."""
-
-    def add(self, lock: Lock) -> None: ...
-
-    def discard(self, lock: Lock) -> None: ...
-
-
-FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
-"""The first looks, and the interval of those after them; each is one read, which locks nothing."""
+FIRST_CHECKS_S, CHECK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
+"""When a waiter checks whether it may have the group: one read each time, which locks nothing."""
 LOCK_NOT_AVAILABLE = "55P03"
-MEANWHILE = (LOCK_NOT_AVAILABLE, "40001")
-"""The second where the role's transactions are stricter than READ COMMITTED."""
+REPEATED = (LOCK_NOT_AVAILABLE, "40001")
+"""Errors after which we ask again; the second is for roles stricter than READ COMMITTED."""
 SHORT_TRIES = 3
-"""By one statement, which is in vain where somebody else has decided meanwhile."""
+"""By one statement, which does nothing if another request was decided meanwhile."""
 MOST_TRIES = 20
 """Each waits a second for the row lock (``lock_timeout``)."""
 T = TypeVar("T")
@@ -195,13 +183,7 @@ class Transacts(Protocol):
 
 
 def acquire_locks(
-    database: Transacts,
-    ask: LockRequest,
-    wait_s: float,
-    snooze_s: float,
-    *,
-    place_lease: timedelta = WAIT_LEASE,
-    naps: Iterator[float] | None = None,
+    database: Transacts, ask: LockRequest, wait_s: float, snooze_s: float
 ) -> GrantedLocks:
     """Return when the group is held.
 
@@ -212,7 +194,7 @@ def acquire_locks(
     try:
         answer = _ask(database, ask, waits=wait_s > 0)
         if wait_s > 0 and not isinstance(answer, GrantedLocks):
-            answer = _stand(database, ask, began + wait_s, answer, place_lease, naps or pauses())
+            answer = _wait_in_line(database, ask, began + wait_s, answer)
         if isinstance(answer, GrantedLocks):
             return answer
         if wait_s > 0:
@@ -228,25 +210,20 @@ def acquire_locks(
     raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
 
 
-def _stand(
-    database: Transacts,
-    ask: LockRequest,
-    ends: float,
-    answer: tuple[Obstacle, ...],
-    place_lease: timedelta,
-    naps: Iterator[float],
+def _wait_in_line(
+    database: Transacts, ask: LockRequest, ends: float, answer: tuple[Obstacle, ...]
 ) -> GrantedLocks | tuple[Obstacle, ...]:
-    """Stand in line: look at once, since a release meanwhile told nobody, then when woken."""
-    renew_every_s = place_lease.total_seconds() / 3
+    """Check at once, since a release meanwhile woke no one, then when woken or now and then."""
+    renew_every_s = WAIT_LEASE.total_seconds() / 3
     renew_at = time.monotonic() + renew_every_s
-    wake_ups = wake_ups_of(database.engine)
+    wake_ups, naps = wake_ups_of(database.engine), pauses()
     told = False
-    with wake_ups.expected(database.engine, ask.token) as woken:  # before the look
+    with wake_ups.expected(database.engine, ask.token) as woken:  # before the check
         while True:
             passed_by = False
             if time.monotonic() >= renew_at:
                 with database.begin() as connection:
-                    passed_by = bool(renew(connection, [ask.token], place_lease))
+                    passed_by = bool(renew(connection, [ask.token], WAIT_LEASE))
                 renew_at = time.monotonic() + renew_every_s
             if told or passed_by or not answer or not _is_hindered(database, ask):
                 found = _ask(database, ask, waits=True)
@@ -257,7 +234,7 @@ def _stand(
             if left <= 0:
                 return answer
             nap_s = next(naps)
-            told = woken.wait(min(left, max(nap_s, LOOK_EVERY_S) if wake_ups.hears else nap_s))
+            told = woken.wait(min(left, max(nap_s, CHECK_EVERY_S) if wake_ups.hears else nap_s))
             woken.clear()
 
 
@@ -267,10 +244,7 @@ def _is_hindered(database: Transacts, ask: LockRequest) -> bool:
 
 
 def wake_next(database: Transacts, resources: Sequence[str]) -> None:
-    """Tell the next in line, after the commit that freed the resources.
-
-    If that fails they look by themselves, and what was released is released.
-    """
+    """Wake the next in line, after the commit that freed the resources; they check anyway."""
     with suppress(DBAPIError), database.single() as connection:
         notify_next(connection, resources)
 
@@ -278,7 +252,7 @@ def wake_next(database: Transacts, resources: Sequence[str]) -> None:
 def _ask(
     database: Transacts, ask: LockRequest, *, waits: bool
 ) -> GrantedLocks | tuple[Obstacle, ...]:
-    """Ask once; rows of new resources are inserted on the way."""
+    """Ask once, and insert the rows of new resources."""
     try:
         answer, tries = None, 0
         while answer is None and tries < SHORT_TRIES:
@@ -303,7 +277,7 @@ def _ask_at_once(
         with database.single() as connection:
             return acquire_at_once(connection, ask, waits=waits)
     except DBAPIError as error:
-        if sqlstate(error) not in MEANWHILE:
+        if sqlstate(error) not in REPEATED:
             raise
         return None
 
@@ -311,8 +285,8 @@ def _ask_at_once(
 def patiently(database: Transacts, verb: Callable[[Connection], T]) -> T:
     """Call a verb of a single statement, and again while its row is locked.
 
-    The row is locked by a renewal or a take-over whose process stands still for a moment;
-    PostgreSQL ends that transaction if the moment is too long.
+    A renewal or a take-over locks it, whose process stands still; PostgreSQL ends a transaction
+    that does so for long.
     """
     tries = 0
     while True:
@@ -321,35 +295,35 @@ def patiently(database: Transacts, verb: Callable[[Connection], T]) -> T:
             with database.single() as connection:
                 return verb(connection)
         except DBAPIError as error:
-            if sqlstate(error) not in MEANWHILE or tries == MOST_TRIES:
+            if sqlstate(error) not in REPEATED or tries == MOST_TRIES:
                 raise
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds between two looks, with jitter so that waiters do not look in step."""
-    for pause in chain(FIRST_LOOKS_S, repeat(LOOK_EVERY_S)):
+    """Yield the seconds between two checks, with jitter so that waiters do not check in step."""
+    for pause in chain(FIRST_CHECKS_S, repeat(CHECK_EVERY_S)):
         yield pause * random.uniform(0.75, 1.25)  # noqa: S311  no secret
 
 
 log = quiet_logger(__name__)
-ROUND_S, IDLE_S = 1.0, 10.0
-"""It listens on for a while when nobody waits: to connect takes longer than most waits."""
-REST_S = 30.0
+ROUND_S = 1.0
+IDLE_S = 10.0
+"""How long it listens on without a waiter: to connect takes longer than most waits."""
+PAUSE_S = 30.0
 """After an error."""
 
 
 class WakeUps:
-    """Who waits in this process, on the engines of one connection pool."""
+    """The waiters of this process, on the engines of one connection pool."""
 
-    def __init__(self, idle_s: float = IDLE_S) -> None:
+    def __init__(self) -> None:
         self.pid: int = os.getpid()
-        self._idle_s = idle_s
         self._mutex = threading.Lock()
         self._waiting: dict[str, threading.Event] = {}
         self._waited_at = 0.0
         self._listens = False
         self.hears: bool = False
-        """Whether whoever waits is told, so that its looks may be rare."""
+        """Whether waiters are woken, so that they need to check rarely."""
         self._not_before = 0.0
 
     @contextmanager
@@ -373,16 +347,16 @@ class WakeUps:
     def _work(self, engine: Engine) -> None:
         try:
             heard = self._listen(engine)
-            rest_s = 0.0 if heard else float("inf")
+            pause_s = 0.0 if heard else float("inf")
         except Exception as error:
-            log.info("whoever waits for a lock looks now and then: %s", first_line(error))
-            rest_s = REST_S
-        if rest_s:
+            log.info("waiters for locks are not woken, they check often: %s", first_line(error))
+            pause_s = PAUSE_S
+        if pause_s:
             with self._mutex:
-                self._listens, self._not_before = False, time.monotonic() + rest_s
+                self._listens, self._not_before = False, time.monotonic() + pause_s
 
     def _listen(self, engine: Engine) -> bool:
-        """Listen while somebody waits; False: it cannot be here."""
+        """Listen while a thread waits; False: these connections cannot listen."""
         with engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()
@@ -391,7 +365,7 @@ class WakeUps:
             self.hears = True
             try:
                 with self._mutex:
-                    for told in self._waiting.values():  # of what was said before
+                    for told in self._waiting.values():  # of notices before
                         told.set()
                 while not self._ends():
                     for token in read_wake_ups(connection, ROUND_S):
@@ -403,9 +377,9 @@ class WakeUps:
         return True
 
     def _ends(self) -> bool:
-        """End under the mutex: whoever comes later starts another thread."""
+        """Decide under the mutex: a later waiter starts another thread."""
         with self._mutex:
-            idle = not self._waiting and time.monotonic() >= self._waited_at + self._idle_s
+            idle = not self._waiting and time.monotonic() >= self._waited_at + IDLE_S
             self._listens = not idle
         return idle
 
@@ -414,7 +388,7 @@ _OF: WeakKeyDictionary[Pool, WakeUps] = WeakKeyDictionary()
 
 
 def wake_ups_of(engine: Engine) -> WakeUps:
-    """Return those of an engine; a process that was forked has none yet."""
+    """Return those of an engine; a forked process makes its own."""
     found = _OF.get(engine.pool)
     if found is None or found.pid != os.getpid():
         found = _OF[engine.pool] = WakeUps()

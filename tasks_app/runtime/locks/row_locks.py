@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import BigInteger, DateTime, Integer, String, inspect
@@ -123,10 +122,8 @@ class RowLock:
         Raises:
             LockLostError: it expired, and another holder took it.
         """
-        if session is not None:
-            self._expect(row_locks.release(connection_of(session), self._key, self.fence))
-            return
-        with self._database.begin() as connection:
+        own = self._database.begin() if session is None else nullcontext(connection_of(session))
+        with own as connection:
             ours = row_locks.release(connection, self._key, self.fence)
         self._expect(ours)
 
@@ -147,18 +144,10 @@ class HoldRow:
         self._lock = self.take()
         return self._lock
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         lock, self._lock = self._lock, None
         assert lock is not None  # noqa: S101  the block has begun
-        if error is None:
-            lock.release()
-            return
-        with suppress(Exception):  # what the block raised says more
+        with nullcontext() if error is None else suppress(Exception):  # the block's error says more
             lock.release()
 
 

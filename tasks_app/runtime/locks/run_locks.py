@@ -7,8 +7,9 @@ locks are released within that transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -36,14 +37,6 @@ class LocksOfChild:
         self.database: Database = database
         self.renewals: Renewals = Renewals()
         self._pending_write = pending_write
-
-    def renew(self) -> None:
-        """Renew what is due; the housekeeper asks in every round.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer.
-        """
-        self.renewals.renew_locks()
 
     def release_soon(self, locks: list[Lock]) -> None:
         """Release what a run did not, and try until the database has answered."""
@@ -74,15 +67,15 @@ class LocksOfRun:
         parts = lock_parts(exclusive, shared, counted)
         who = self._task.name[:LONGEST_WHO]
         ask = LockRequest(uuid4(), parts, who, self._child.lease, self._task.fence)
-        made = HoldOfRun(
+        return HoldOfRun(
+            self._access,
+            self._locks,
             self._child.database,
             ask,
             wait_s=span_of("wait", wait),
             snooze_s=span_of("snooze", snooze),
-            renewing=self._child.renewals,
+            renewals=self._child.renewals,
         )
-        made.belongs_to(self._access, self._locks)
-        return made
 
     def end(self) -> None:
         """Release what a run that is over may still hold."""
@@ -96,11 +89,9 @@ class LocksOfRun:
 class HoldOfRun(Hold):
     """Holds a group while a block of a handler runs, and until what it wrote is committed."""
 
-    _access: Access
-    _locks: list[Lock]
-
-    def belongs_to(self, access: Access, locks: list[Lock]) -> None:
-        """Set the transaction that its release is part of, and the list of what the run holds."""
+    def __init__(self, access: Access, locks: list[Lock], *arguments: Any, **options: Any) -> None:
+        """``access``: the transaction that its release is part of; ``locks``: all of the run."""
+        super().__init__(*arguments, **options)
         self._access, self._locks = access, locks
 
     def take(self) -> Lock:
@@ -119,52 +110,25 @@ class HoldOfRun(Hold):
             raise TypeError("In async handlers use: async with ctx.locks(...)")
         return super().__enter__()
 
-    def end(self, lock: Lock) -> None:
+    def _release(self, lock: Lock, *, failed: bool) -> None:
         """Release now, or with the commit of what the handler has written.
 
-        Raises:
-            LockLostError: another holder took it over before.
+        After a block that failed, too: the handler may catch what was raised, and commit.
         """
         if self._access.active:
-            lock.release(self._access.connection)
-        else:
-            super().end(lock)
-            self._locks.remove(lock)
-
-    def fail(self, lock: Lock) -> None:
-        """Release as :meth:`end` does: the handler may catch what was raised, and commit.
-
-        Raises:
-            LockLostError: another holder took it over before.
-        """
-        if self._access.active:
-            with suppress(SQLAlchemyError):  # it cannot commit, then
+            with suppress(SQLAlchemyError) if failed else nullcontext():  # it cannot commit, then
                 lock.release(self._access.connection)
         else:
-            super().fail(lock)
+            super()._release(lock, failed=failed)
+            if not failed:  # else the end of the run releases what was not
+                self._locks.remove(lock)
 
-    async def afail(self, lock: Lock) -> None:
-        """Do the same in an async handler.
-
-        Raises:
-            LockLostError: another holder took it over before.
-        """
+    async def _arelease(self, lock: Lock, *, failed: bool) -> None:
         if self._access.active:
-            with suppress(SQLAlchemyError):
+            with suppress(SQLAlchemyError) if failed else nullcontext():
                 connection = await self._access.session.connection()
                 await connection.run_sync(lock.release)
         else:
-            await super().afail(lock)
-
-    async def aend(self, lock: Lock) -> None:
-        """Do the same in an async handler.
-
-        Raises:
-            LockLostError: another holder took it over before.
-        """
-        if self._access.active:
-            connection = await self._access.session.connection()
-            await connection.run_sync(lock.release)
-        else:
-            await super().aend(lock)
-            self._locks.remove(lock)
+            await super()._arelease(lock, failed=failed)
+            if not failed:  # else the end of the run releases what was not
+                self._locks.remove(lock)

@@ -174,7 +174,7 @@ class Child:
         )
         try:
             self._write_the_rest()
-            self.parts.admission.pass_on()
+            self.parts.admission.wake_after_runs()
         except SQLAlchemyError as error:
             kind = type(error).__name__
             log.warning("stopped without the database; its tasks are rescued later: %s", kind)

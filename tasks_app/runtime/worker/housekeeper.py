@@ -23,9 +23,10 @@ from tasks_app.runtime.api.queues import pause_queue, resume_queue
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
+from tasks_app.runtime.execution.claim_states import HeldClaim
 from tasks_app.runtime.execution.claims import ChildParts
 from tasks_app.runtime.execution.executor import Executor
-from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S, HeldClaim
+from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S
 from tasks_app.runtime.execution.settler import report_returned
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
@@ -86,13 +87,13 @@ class Housekeeper:
             self._returner.give_back,
             self._run_pending_writes,
             self._counts.write_counts,
-            parts.admission.pass_on,
+            parts.admission.wake_after_runs,
             executor.fetcher.prepare_statements,
             self._run_times.report,
             self._commands.carry_out,
             executor.async_pool.warn_if_blocked,
             executor.dependencies.tell,
-            executor.runner.locks.renew,
+            executor.runner.locks.renewals.renew_locks,
             ATTEMPTS.tell,
             self.renewer.renew,
         )

@@ -43,8 +43,8 @@ from tasks_app.runtime.scoreboard import Scoreboard, SlotView, Stage
 log = quiet_logger(__name__)
 
 MOST_NAMED = 10
-TELLS_WITHIN = timedelta(seconds=2)
-"""Who has charged a task tells of it by then, or does not live any more."""
+REPORTED_WITHIN = timedelta(seconds=2)
+"""A reaper that charges a task reports that by then, or is dead."""
 
 
 class _Found(NamedTuple):
@@ -52,9 +52,9 @@ class _Found(NamedTuple):
 
     guilty: dict[int, str]
     innocent: dict[int, str]
-    told: set[int]  # of which it was told that they are charged
+    reported: set[int]  # those whose charge was reported
     unsure: set[int]  # perhaps charged by this reaper: its COMMIT was not answered
-    refused: set[int]  # what the database refuses to move: after its lease the rescuer tries
+    refused: set[int]  # those that the database refuses to move; the rescuer tries after the lease
 
 
 class Reaper:
@@ -75,10 +75,10 @@ class Reaper:
     def reap_dead(self) -> int:
         """Reap every child of this worker whose process is gone; return how many could not be.
 
-        A child cannot be reaped while somebody, perhaps another reaper, holds one of its rows.
+        A child cannot be reaped while another transaction holds one of its rows.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
+            sqlalchemy.exc.DBAPIError: the database did not answer; try again later.
         """
         troubles: list[SQLAlchemyError] = []
         still_open = 0
@@ -100,7 +100,7 @@ class Reaper:
         return still_open
 
     def _reap(self, view: SlotView) -> bool:
-        """Give the neighbours back, then charge; what a lock holds up waits for the next look.
+        """Give the neighbours back, then charge; locked rows wait for the next round.
 
         In this order, and without waiting for locks: an open transaction on the guilty row must
         leave neither its neighbours nor our own leases to the clock.
@@ -108,8 +108,8 @@ class Reaper:
         with self._database.begin() as connection:
             claims = claims_of(connection, view.owner)
         ran = frozenset(view.running)
-        guilty = [task for task in claims if task.run in ran or view.untold]
-        innocent = [task for task in claims if not (task.run in ran or view.untold)]
+        guilty = [task for task in claims if task.run in ran or view.unlisted]
+        innocent = [task for task in claims if not (task.run in ran or view.unlisted)]
         found = self._found.setdefault(view.owner, _Found({}, {}, set(), set(), set()))
         found.guilty.update((task.task_id, task.name) for task in guilty)
         found.innocent.update((task.task_id, task.name) for task in innocent)
@@ -132,66 +132,65 @@ class Reaper:
         if self._slots.free(view):
             HOOKS.tell(of_outline(outline, NoticeKind.FAILED) for outline in missed)
             back = f"; {len(found.innocent)} not yet begun go back" if found.innocent else ""
-            blame = self._blame(view, found.guilty)
+            blame = self._who_is_charged(view, found.guilty)
             log.warning("child process %s died: %s%s", view.pid, blame, back)
         return True
 
     def _missed(self, view: SlotView, found: _Found) -> list[Outline] | None:
-        """Return what was charged and not told: its reaper was killed, or its COMMIT's reply lost.
+        """Return charges that were not reported, as the reaper or its COMMIT's reply was lost.
 
-        Only what is over: of the others, the next run tells. None: another reaper has charged one
-        just now, and is about to tell.
+        Only of tasks that are over: the next run reports the others. None: another reaper charged
+        one just now, and is about to report it.
         """
-        untold = {run for run in view.running if run.task_id not in found.told}
-        if not untold:
+        unreported = {run for run in view.running if run.task_id not in found.reported}
+        if not unreported:
             return []
         with self._database.begin() as connection:
-            ids = [run.task_id for run in untold]
+            ids = [run.task_id for run in unreported]
             outlines = browse.outlines(connection, ids)
-            lately = browse.ended_lately(connection, ids, TELLS_WITHIN)
+            lately = browse.ended_lately(connection, ids, REPORTED_WITHIN)
         missed = [
             outline
             for outline in outlines
-            if Run(outline.id, outline.attempt) in untold
+            if Run(outline.id, outline.attempt) in unreported
             and outline.state is State.FAILED
             and (outline.error or "").startswith(PROCESS_DIED)
         ]
         others = lately - found.unsure
         return None if any(outline.id in others for outline in missed) else missed
 
-    def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
+    def _who_is_charged(self, view: SlotView, guilty: dict[int, str]) -> str:
         past = {run.task_id for run in view.past(view.killed)} & guilty.keys()
         shown = {task_id: guilty[task_id] for task_id in past} or guilty
         tasks = [f"task {task_id} ({name})" for task_id, name in sorted(shown.items())]
         more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
         named = ", ".join(tasks[:MOST_NAMED]) + more
-        if not guilty and view.running:  # by itself, or another reaper has charged it
+        if not guilty and view.running:  # by itself, or by another reaper
             return "what ran in it is settled already"
         if not guilty:
-            return "nobody is charged, as no handler had begun in it"
+            return "no task is charged, as no handler had begun in it"
         if self._leaves:
-            return f"nobody is charged, as the worker is leaving; it ran {named}"
+            return f"no task is charged, as the worker is leaving; it ran {named}"
         if past:
             beside = len(guilty) - len(past)
             back = f"; {beside} that ran beside it, uncharged" if beside else ""
             return f"{named} ran past the hard limit and is charged{back}"
         if not view.killed and self._is_sure(view):
             return f"{named} ran in it and is charged"
-        return f"nobody is charged; it was one of {named}"
+        return f"no task is charged; it was one of {named}"
 
     @staticmethod
     def _is_sure(view: SlotView) -> bool:
-        return len(view.running) + view.untold == 1
+        return len(view.running) + view.unlisted == 1
 
-    def _charge(self, view: SlotView, suspects: list[ClaimedTask], found: _Found) -> None:
+    def _charge(self, view: SlotView, candidates: list[ClaimedTask], found: _Found) -> None:
         """Charge the task that ran alone, or those that were past their hard limits.
 
-        Else, of several or of none, the guilty one is unknown. If more ran than the list has room
-        for, all that the child held is suspect. A child that dies while its worker leaves was
-        killed for that: no task is charged.
+        Otherwise the guilty one is unknown; it may be any claim of the child if more ran than the
+        list has room for. A child that dies while its worker leaves was killed for that.
         """
-        charged = [task for task in suspects if self._is_charged(view, task)]
-        others = [task for task in suspects if task not in charged]
+        charged = [task for task in candidates if self._is_charged(view, task)]
+        others = [task for task in candidates if task not in charged]
         if charged:
             self._settle(view, charged, found)
         if not others:
@@ -218,7 +217,7 @@ class Reaper:
             raise
         HINTS.offer(hints_of_returned(s for s in settlements if s.fence.task_id in moved))
         report_settled(settlements, moved)
-        found.told.update(moved)
+        found.reported.update(moved)
 
     def _is_charged(self, view: SlotView, task: ClaimedTask) -> bool:
         """Whether its outcome is that of a run that ended its process, or that was let go."""
@@ -247,5 +246,5 @@ class Reaper:
 
 
 def _hint(tasks: list[ClaimedTask], moved: dict[int, State]) -> None:
-    """The next scan is up to a second away; somebody may start them at once."""
+    """The next scan is up to a second away; another child may start them at once."""
     HINTS.offer(Hint(task.queue, task.task_id) for task in tasks if task.task_id in moved)

@@ -21,7 +21,7 @@ from tasks_app.pool.runs.leases import FIRST_S
 from tasks_app.runtime.db.errors import is_crowded, patience_s
 from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.flow_control.breakers import bring_in_breakers
-from tasks_app.runtime.handler_db.driver_internals import said_at_start
+from tasks_app.runtime.handler_db.driver_internals import notices_at_start
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.hooks import HOOKS, Notice
@@ -53,7 +53,7 @@ def run_work(
     of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running tasks;
     what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
     """
-    for sentence in said_at_start():
+    for sentence in notices_at_start():
         log.warning(sentence)
     for finding in unknown_variables():
         log.warning("%s. %s", finding.fact, finding.advice)
@@ -260,7 +260,7 @@ class StandaloneWorker:
         if now < self._slot.tidy_at:
             return
         self._slot.tidy_at = now + self._settings.scan_interval.total_seconds()
-        looked = self.duties.look()
+        looked = self.duties.check()
         if looked.next_s is not None:
             soon = time.monotonic() + max(looked.next_s, SHORTEST_NAP_S)
             self._slot.tidy_at = min(self._slot.tidy_at, soon)

@@ -104,7 +104,7 @@ class Crowds(RuleBasedStateMachine):
             heartbeats.write_heartbeat(connection, owner="w1", node="n", now=now, **values)
             renew(connection, [run.fence for run in self.runs], LEASE, now=now)
             circuit_breakers.advance_due(connection, now=now)
-        self.leader.look(now=now)
+        self.leader.wake_due(now=now)
         self.rescuer.run_once(now=now)
         self.sweeper.run_once(now=now)
         self.dispatcher.run_once(now=now)
@@ -280,7 +280,7 @@ class RulesOfCrowds(Crowds):
             settle_one(connection, settlement, now=self.now)
         if says:
             self.child.ended([run.fence])
-            self.child.pass_on(now=self.now)
+            self.child.wake_after_runs(now=self.now)
         else:  # its child is killed before it looks who waits
             self.excused_until = self.now + LOST_WORD
 

@@ -123,7 +123,7 @@ def test_a_leader_watches_without_being_told_to(
     database: Database, database_url: str, hook: Hook
 ) -> None:
     duties = Duties(Settings(database_url=database_url, alert_webhook=hook.url), database, "l")
-    duties.look()
+    duties.check()
     try:
         until(lambda: _opened(database) == {"workers"})
         with database.begin() as connection:
@@ -135,7 +135,7 @@ def test_a_leader_watches_without_being_told_to(
 
 def test_without_a_channel_nobody_watches(database: Database, database_url: str) -> None:
     duties = Duties(Settings(database_url=database_url), database, "l")
-    duties.look()
+    duties.check()
 
     assert threads() == []
 

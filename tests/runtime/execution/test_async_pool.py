@@ -446,7 +446,7 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
     thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
-    until(lambda: len(child.inflight._messages._gave_back) == 1)
+    until(lambda: len(child.inflight._gave_back) == 1)
     held = len(child.inflight.held())
     go_on.set()
     thread.join(10)

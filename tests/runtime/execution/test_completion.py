@@ -78,9 +78,9 @@ def test_a_connection_that_was_lent_and_not_used_is_lent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, through: str
 ) -> None:
     made: list[object] = []
-    known = HandlerConnection.be_template
+    known = HandlerConnection.save_template
     monkeypatch.setattr(
-        HandlerConnection, "be_template", lambda driver: (made.append(driver), known(driver))
+        HandlerConnection, "save_template", lambda driver: (made.append(driver), known(driver))
     )
 
     @bench.handler()

@@ -17,14 +17,14 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.queues import pause_queue
-from tasks_app.runtime.execution.claims import PASS_ON_AFTER_S
-from tasks_app.runtime.execution.in_flight import (
+from tasks_app.runtime.execution.claim_states import (
     CLAIM_TRANSITIONS,
     WAITING,
     ClaimEvent,
     ClaimState,
-    InFlight,
 )
+from tasks_app.runtime.execution.claims import FORWARD_AFTER_S
+from tasks_app.runtime.execution.in_flight import InFlight
 from tests.clock import until
 from tests.factory import LEASE
 from tests.runtime.bench import QUEUE, Bench
@@ -225,13 +225,13 @@ def test_a_child_that_stops_returns_what_was_to_be_written_alone() -> None:
     inflight.receive([first])
     inflight.start_next()
     inflight.collect(done(first))
-    inflight.refuse(done(first))
+    inflight.split_off(done(first))
 
     inflight.stop()
     inflight.take_all_back()
 
     assert fences_on_the_way_back(inflight) == [first.fence]
-    assert inflight.start_refused() is None
+    assert inflight.start_separate() is None
 
 
 def test_each_state_is_reached_and_left() -> None:
@@ -534,10 +534,10 @@ def test_what_comes_back_again_and_again_is_left_to_the_scan(
     lives(bench, "theirs")
     child = bench.child()
 
-    for _ in range(len(PASS_ON_AFTER_S) + 2):
+    for _ in range(len(FORWARD_AFTER_S) + 2):
         child.execute([theirs])
 
-    until(lambda: told(ear) == [theirs] * len(PASS_ON_AFTER_S))
+    until(lambda: told(ear) == [theirs] * len(FORWARD_AFTER_S))
 
 
 def test_a_worker_without_a_broker_parks_only_what_nobody_knows(

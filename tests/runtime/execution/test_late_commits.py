@@ -307,7 +307,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
     child.inflight.receive([task])
     child.inflight.start_next()
     child.inflight.collect(outcome)
-    child.inflight.refuse(outcome)
+    child.inflight.split_off(outcome)
 
     def breaks(*_: object, **__: object) -> None:
         raise MemoryError

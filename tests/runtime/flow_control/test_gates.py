@@ -209,9 +209,9 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
 
     database = Database(bench.url)
     leader = AdmissionControl(database)
-    assert 0 < (leader.look().next_s or 0) <= LOOK_AGAIN_S
+    assert 0 < (leader.wake_due().next_s or 0) <= LOOK_AGAIN_S
     bench.sql("UPDATE task_gate SET look_at = now()")
-    leader.look()
+    leader.wake_due()
     database.dispose()
 
     assert bench.task(second).parked is None
@@ -233,7 +233,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
     with bench.engine.begin() as connection:
         settle_group(connection, [ending(run)])
 
-    assert leader.look(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
+    assert leader.wake_due(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
 
 
 def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
@@ -245,7 +245,7 @@ def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     leader = AdmissionControl(database)
 
     assert len(leader.claim(ids, claimer(), uuid4())) == 1
-    assert (leader.look().next_s or 0) > LOOK_AGAIN_S - 5
+    assert (leader.wake_due().next_s or 0) > LOOK_AGAIN_S - 5
 
 
 def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: Bench) -> None:
@@ -260,7 +260,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: B
         with bench.engine.begin() as beside:
             settle_group(beside, [ending(run)])
         one.ended([run.fence])
-        one.pass_on()
+        one.wake_after_runs()
 
     # The run ends, and looks who waits, before it is committed that the second one is held.
     with once_after(another.engine, "parked AS MATERIALIZED", end):
@@ -283,7 +283,7 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
 
     with bench.engine.begin() as connection:
         drop_limit(connection, GateKind.NAME, "t")
-        looking = bench.beside(leader.look)
+        looking = bench.beside(leader.wake_due)
         until(lambda: bench.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
     looking.join(10)
 
@@ -303,7 +303,7 @@ def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_ne
     with bench.engine.begin() as connection:
         settle_group(connection, [ending(run)])
     leader.ended([run.fence])
-    leader.pass_on()
+    leader.wake_after_runs()
     assert bench.task(ordered).parked is None
     assert bench.task(last).parked == "limit key l"
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now() WHERE id = :id", id=head)

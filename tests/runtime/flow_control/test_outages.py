@@ -19,9 +19,9 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.pool.flow_control import circuit_breakers as rows
 from tasks_app.runtime.flow_control.breakers import (
     SHARE,
-    Breakers,
     DependencyCounts,
     DependencyReport,
+    advance_breakers,
     bring_in_breakers,
     is_dependency_failure,
 )
@@ -350,7 +350,7 @@ class TestBreakers:
         with bench.engine.begin() as connection:
             rows.override(connection, "bank", rows.BreakerMode.AUTO)
 
-        assert Breakers(self.work.child.database).look()
+        assert advance_breakers(self.work.child.database)
         parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"
         assert bench.sql(parked) == ids[0]
 

@@ -132,14 +132,16 @@ class TestOnline:
 
         assert held(engine) == []
 
-    def test_who_was_passed_by_stands_in_line_again(self, bench: Bench) -> None:
+    def test_who_was_passed_by_stands_in_line_again(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(acquire, "WAIT_LEASE", timedelta(milliseconds=30))
         got = threading.Event()
 
         def other() -> None:
             parts = lock_parts("a", (), None)
             ask = LockRequest(uuid4(), parts, "other", timedelta(seconds=30), None)
-            soon = timedelta(milliseconds=30)
-            acquire.acquire_locks(Transactions(bench.engine), ask, 20.0, 5.0, place_lease=soon)
+            acquire.acquire_locks(Transactions(bench.engine), ask, 20.0, 5.0)
             got.set()
 
         with locks.hold(bench.engine, exclusive="a"):

@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from tasks_app import locks
 from tasks_app.domain.locks import LockDeniedError, LockRequest, lock_parts
 from tasks_app.pool.locks.holders import release
+from tasks_app.runtime.locks import lock as lock_module
 from tasks_app.runtime.locks.client import Transactions
-from tasks_app.runtime.locks.lock import WakeUps, acquire_locks, wake_next, wake_ups_of
+from tasks_app.runtime.locks.lock import WakeUps, acquire_locks, pauses, wake_next, wake_ups_of
 from tests.clock import until
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after, watched
@@ -29,6 +30,11 @@ LISTENING = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
       AND query = 'LISTEN tasks_app_locks' AND state = 'idle'
 """
+
+
+@pytest.fixture(autouse=True)
+def rare_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module, "pauses", lambda: repeat(NEVER_S))
 
 
 class Waiter:
@@ -50,7 +56,7 @@ class Waiter:
     def _wait(self) -> None:
         begin = Transactions(self.bench.engine)
         try:
-            acquire_locks(begin, self.ask, self._wait_s, 5.0, naps=repeat(NEVER_S))
+            acquire_locks(begin, self.ask, self._wait_s, 5.0)
             self.got.set()
         except LockDeniedError:
             self.gave_up.set()
@@ -111,7 +117,7 @@ def test_a_release_while_somebody_joins_the_line_is_not_missed(
 
     def wait() -> None:
         with once_after(own, "waited AS", release):
-            acquire_locks(Transactions(own), ask, 60.0, 5.0, naps=repeat(NEVER_S))
+            acquire_locks(Transactions(own), ask, 60.0, 5.0)
         got.set()
 
     bench.beside(wait)
@@ -169,12 +175,15 @@ _OPEN = """
 """
 
 
-def test_who_is_told_looks_rarely(bench: Bench, listening: Callable) -> None:
+def test_who_is_told_looks_rarely(
+    bench: Bench, listening: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "pauses", lambda: repeat(0.001))
     own, got = bench.engine.execution_options(), threading.Event()
     ask = LockRequest(uuid4(), lock_parts("a"), "waiter", timedelta(seconds=30))
 
     def wait() -> None:
-        acquire_locks(Transactions(own), ask, 60.0, 5.0, naps=repeat(0.001))
+        acquire_locks(Transactions(own), ask, 60.0, 5.0)
         got.set()
 
     with locks.hold(bench.engine, exclusive="a"), watched(own, "SELECT EXISTS") as looks:
@@ -190,7 +199,11 @@ def test_who_is_told_looks_rarely(bench: Bench, listening: Callable) -> None:
     assert got.wait(10)
 
 
-def test_who_is_cut_off_from_wake_ups_looks(bench: Bench, listening: Callable) -> None:
+def test_who_is_cut_off_from_wake_ups_looks(
+    bench: Bench, listening: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "pauses", pauses)
+
     def other() -> None:
         with locks.hold(bench.engine, exclusive="a", wait="60s"):
             got.set()
@@ -229,7 +242,10 @@ _IN_LINE = "SELECT count(*) FROM task_lock_holder WHERE fence IS NULL"
 
 
 @pytest.mark.test_all
-def test_it_stops_listening_when_nobody_waits(engine: Engine) -> None:
+def test_it_stops_listening_when_nobody_waits(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "IDLE_S", 0.0)
     own = engine.execution_options()
 
     def listens() -> bool:
@@ -237,7 +253,7 @@ def test_it_stops_listening_when_nobody_waits(engine: Engine) -> None:
             return bool(connection.execute(text(LISTENING)).scalar())
 
     until(lambda: not listens(), 30)
-    wake_ups = WakeUps(idle_s=0.0)
+    wake_ups = WakeUps()
     with wake_ups.expected(own, uuid4()) as told:
         assert told.wait(10)  # as soon as it listens
         assert listens()

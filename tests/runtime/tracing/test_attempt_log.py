@@ -212,7 +212,7 @@ def test_of_several_suspects_nobody_is_charged(
     assert [line.partition(":")[0] for line in attempts] == [f"task {i} (t)" for i in ids]
     assert all("was lost, not charged" in line for line in attempts)
     assert reaped == (
-        f"child process {pid} died: nobody is charged; it was one of task {ids[0]} (t), "
+        f"child process {pid} died: no task is charged; it was one of task {ids[0]} (t), "
         f"task {ids[1]} (t)"
     )
 

@@ -156,7 +156,7 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
             beat=now,
             hungry=0.0,
             places=len(runs),
-            untold=0,
+            unlisted=0,
             messages=0,
         ),
     )
