@@ -8,8 +8,8 @@ in ``sys.modules`` and import none. Anything else is an InvalidConnectionError.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
@@ -41,15 +41,17 @@ Raw: TypeAlias = "psycopg.Connection[Any] | DjangoConnection"
 AsyncRaw: TypeAlias = "psycopg.AsyncConnection[Any]"
 
 
-def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
-    """Carry out a verb in the caller's transaction; with autocommit, in one of its own."""
+@contextmanager
+def on_connection(session: Sync | Raw) -> Iterator[Connection]:
+    """Yield the connection of the caller's transaction; with autocommit, of one of its own."""
     caller: Any = unwrapped(session)
     if not is_raw(caller):
-        return verb(connection_of(caller))
+        yield connection_of(caller)
+        return
     from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
 
     with caller.transaction() if caller.autocommit else nullcontext():
-        return verb(on_psycopg(caller))
+        yield on_psycopg(caller)
 
 
 def made_async(

@@ -24,7 +24,7 @@ from tasks_app import (
 from tasks_app.domain.encryption import parse_token, token_of
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError, InvalidTaskError
 from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
-from tasks_app.runtime.api.edit import edit_payload
+from tasks_app.runtime.api.amend_waiting import edit_payload
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
