@@ -17,7 +17,6 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations import Amendment, BulkAction, Selection
 from tasks_app.pool.error_groups import RequeueResult, count_requeued
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.audit import lock_bulk
 from tasks_app.pool.operations.selection import SelectionLimits, limits_of_now, read, read_page
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk_step import (
@@ -25,7 +24,7 @@ from tasks_app.runtime.api.bulk_step import (
     BulkStep,
     BulkStepResult,
     Edits,
-    in_the_way,
+    is_locked,
     parted,
     read_opening,
 )
@@ -132,9 +131,10 @@ def run_bulk(
                     break
                 passed = max(passed, opening.after)
                 step = BulkStep(connection, opening, by, Edits(opening.patch, registry))
-                stepped = step.go_carefully(passed) if careful else step.go(passed, room)
+                room = 1 if careful else room
+                stepped = step.go(passed, room, leave_locked=bool(careful))
         except DBAPIError as error:
-            if careful or not in_the_way(error):
+            if careful or not is_locked(error):
                 raise
             careful = room  # one of these is locked: take them one by one, and leave that one out
             continue
@@ -203,7 +203,7 @@ def foresee_bulk(
     what, _, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
         end = limits_of_now(connection)
-    return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
+    return _count(engine, what, chosen, end, 0, Edits(patch, registry), most)
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
@@ -214,15 +214,14 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
     1
     """
     with transaction_of(engine) as connection:
-        opening = lock_bulk(connection, token)
+        opening = audit.lock_bulk(connection, token)
     if opening is None:
         return None
     action, _, chosen, end = read_opening(opening)
-    edits = Edits(opening.patch, registry)
-    return _walk(engine, action, chosen, end, opening.after, edits)
+    return _count(engine, action, chosen, end, opening.after, Edits(opening.patch, registry))
 
 
-def _walk(
+def _count(
     engine: Engine,
     action: BulkAction,
     chosen: Selection,
@@ -287,31 +286,23 @@ def requeue_errors(
         InvalidSelectionError: it is no fingerprint.
     """
     token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
-    return _stages(engine, token, fingerprint, stages, by, patience.total_seconds(), pause)
 
-
-def _stages(
-    engine: Engine,
-    token: int,
-    fingerprint: str,
-    stages: Sequence[int | None],
-    by: str,
-    patience_s: float,
-    pause: Callable[[float], None],
-) -> Iterator[RequeueStage]:
-    for place, first in enumerate(stages, 1):
-        with transaction_of(engine) as connection:
-            since = database_now(connection)
-        done = run_bulk(engine, token, first=first, by=by)
-        if done is None:
-            return
-        seen, end = RequeueResult(0, 0), time.monotonic() + patience_s
-        while place < len(stages) and done.ids:
+    def run() -> Iterator[RequeueStage]:
+        for place, first in enumerate(stages, 1):
             with transaction_of(engine) as connection:
-                seen = count_requeued(connection, fingerprint, done.ids, since)
-            if seen.again or not seen.going or time.monotonic() >= end:
-                break
-            pause(0.5)
-        yield RequeueStage(done, seen.again, seen.going)
-        if seen.again or seen.going or not done.more:
-            return
+                since = database_now(connection)
+            done = run_bulk(engine, token, first=first, by=by)
+            if done is None:
+                return
+            seen, end = RequeueResult(0, 0), time.monotonic() + patience.total_seconds()
+            while place < len(stages) and done.ids:
+                with transaction_of(engine) as connection:
+                    seen = count_requeued(connection, fingerprint, done.ids, since)
+                if seen.again or not seen.going or time.monotonic() >= end:
+                    break
+                pause(0.5)
+            yield RequeueStage(done, seen.again, seen.going)
+            if seen.again or seen.going or not done.more:
+                return
+
+    return run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ MOST_EDITED = 50
 HELD = "another transaction has locked its row"
 KEY_TAKEN = "another task has its unique_key"
 BROUGHT_FORWARD, UNCHANGED = "brought forward", "unchanged"
-_IN_THE_WAY = ("55P03", "40P01")
+_LOCKED = ("55P03", "40P01")
 """SQLSTATEs: lock_not_available, and deadlock_detected."""
 _PATIENCE, _HASTE = "1s", "100ms"
 
@@ -79,9 +80,9 @@ def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Sel
     return parse_amendment(action, made), parse_selection(action, which)
 
 
-def in_the_way(error: DBAPIError) -> bool:
+def is_locked(error: DBAPIError) -> bool:
     """Whether another transaction holds a row that we wanted."""
-    return getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
+    return getattr(error.orig, "sqlstate", None) in _LOCKED
 
 
 class BulkStep:
@@ -95,36 +96,21 @@ class BulkStep:
         self._edits = edits
         self._done = BulkStepResult()
 
-    def go(self, after: int, most: int) -> BulkStepResult:
-        """Act on the next tasks, and note it."""
-        set_lock_timeout(self._connection, _PATIENCE)
-        ids = self._next(after, most)
-        if ids:
-            self._act(ids)
-        return self._noted(seen=bool(ids))
-
-    def go_carefully(self, after: int) -> BulkStepResult:
-        """Act on the next task, or leave it out if its row is locked."""
-        set_lock_timeout(self._connection, _HASTE)
-        ids = self._next(after, 1)
+    def go(self, after: int, most: int, *, leave_locked: bool) -> BulkStepResult:
+        """Act on the next tasks, and note it; ``leave_locked``: or leave them out if locked."""
+        set_lock_timeout(self._connection, _HASTE if leave_locked else _PATIENCE)
+        most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
+        found, self._done.after = read_page(self._connection, self._chosen, self._end, after, most)
+        ids = [one.id for one in found]
         try:
-            with self._connection.begin_nested():
+            with self._connection.begin_nested() if leave_locked else nullcontext():
                 if ids:
                     self._act(ids)
         except DBAPIError as error:
-            if not in_the_way(error):
+            if not (leave_locked and is_locked(error)):
                 raise
             self._done = BulkStepResult(left_out={HELD: ids}, after=self._done.after)
-        return self._noted(seen=bool(ids))
-
-    def _next(self, after: int, most: int) -> list[int]:
-        most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
-        found, self._done.after = read_page(self._connection, self._chosen, self._end, after, most)
-        return [one.id for one in found]
-
-    def _noted(self, *, seen: bool) -> BulkStepResult:
-        """Write no line if no task was selected; a later call reads that stretch again."""
-        if seen or self._done.after is None:
+        if ids or self._done.after is None:  # else a later call reads that stretch again
             audit.note(
                 self._connection,
                 self._action,
