@@ -50,9 +50,10 @@ if TYPE_CHECKING:  # never run, but read below: this is the only list of the mod
     )
     from tasks_app.runtime.api.buffer import TaskBuffer
     from tasks_app.runtime.api.bulk import (
-        Done, Foreseen, RequeueStage, foresee_bulk, foresee_rest, requeue_errors, run_bulk,
+        Foreseen, RequeueStage, foresee_bulk, foresee_rest, requeue_errors, run_bulk,
         start_bulk,
     )
+    from tasks_app.runtime.api.bulk_step import Done
     from tasks_app.runtime.api.errors import (
         afill_fingerprints, alist_errors, amark_error_known, amark_error_unknown, fill_fingerprints,
         list_errors, mark_error_known, mark_error_unknown,

@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +22,8 @@ from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk_step import (
     MOST_EDITED,
     BulkStep,
-    BulkStepResult,
-    Edits,
+    Done,
+    edited_payload,
     is_locked,
     parted,
     read_opening,
@@ -33,34 +33,6 @@ from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 STEP = 200
 """Tasks of one transaction, which takes 0.1 to 0.2 s."""
-SHOWN = 1_000
-
-
-@dataclass(slots=True)
-class Done:
-    """What the steps of one call did."""
-
-    token: int
-    answers: Counter[str] = field(default_factory=Counter)
-    ids: list[int] = field(default_factory=list)
-    """Of the tasks acted on: the first thousand; the audit has all."""
-    left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Ids, by reason."""
-    more: bool = True
-    """There may be more to do: call again with the token."""
-
-    @property
-    def number(self) -> int:
-        """How many tasks were met: acted on, or left out."""
-        return self.answers.total() + sum(map(len, self.left_out.values()))
-
-    def add(self, step: BulkStepResult) -> None:
-        """Add what a committed step did."""
-        self.answers += step.answers
-        self.ids += step.ids[: SHOWN - len(self.ids)]
-        for why, ids in step.left_out.items():
-            self.left_out[why] += ids
-        self.more = step.after is not None
 
 
 def start_bulk(
@@ -120,7 +92,7 @@ def run_bulk(
     """
     done, passed, careful = Done(token), 0, 0
     while done.more and (first is None or done.number < first):
-        room = STEP if first is None else min(STEP, first - done.number)
+        most = STEP if first is None else min(STEP, first - done.number)
         try:
             with transaction_of(engine) as connection:
                 opening = audit.lock_bulk(connection, token)
@@ -130,16 +102,15 @@ def run_bulk(
                     done.more = False
                     break
                 passed = max(passed, opening.after)
-                step = BulkStep(connection, opening, by, Edits(opening.patch, registry))
-                room = 1 if careful else room
-                stepped = step.go(passed, room, leave_locked=bool(careful))
+                step = BulkStep(connection, opening, by, registry)
+                stepped = step.go(passed, 1 if careful else most, leave_locked=bool(careful))
         except DBAPIError as error:
             if careful or not is_locked(error):
                 raise
-            careful = room  # one of these is locked: take them one by one, and leave that one out
+            careful = most  # one of these is locked: take them one by one, and leave that one out
             continue
         done.add(stepped)
-        passed = stepped.after or passed
+        passed = step.after or passed
         careful = max(0, careful - 1)
     return done
 
@@ -203,7 +174,7 @@ def foresee_bulk(
     what, _, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
         end = limits_of_now(connection)
-    return _count(engine, what, chosen, end, 0, Edits(patch, registry), most)
+    return _count(engine, what, chosen, end, 0, patch, registry, most)
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
@@ -218,7 +189,7 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
     if opening is None:
         return None
     action, _, chosen, end = read_opening(opening)
-    return _count(engine, action, chosen, end, opening.after, Edits(opening.patch, registry))
+    return _count(engine, action, chosen, end, opening.after, opening.patch, registry)
 
 
 def _count(
@@ -227,7 +198,8 @@ def _count(
     chosen: Selection,
     end: SelectionLimits,
     after: int | None,
-    edits: Edits,
+    patch: Mapping[str, Any] | None,
+    registry: Registry,
     most: int | None = None,
 ) -> Foreseen:
     counts: Counter[tuple[str, str]] = Counter()
@@ -241,7 +213,7 @@ def _count(
             ids = [one.id for one in found] if action is BulkAction.EDIT else []
             for one in read(connection, chosen, end, ids) if ids else ():
                 try:
-                    edits.payload(one)
+                    edited_payload(one, patch, registry)
                 except InvalidSelectionError as why:
                     left_out[str(why)].append(one.id)
     return Foreseen(counts, dict(left_out), after is not None)
