@@ -20,7 +20,7 @@ from dev.documents.source import (
     methods,
     signature,
 )
-from tasks_app import _ROOMS, __all__
+from tasks_app import __all__, _modules
 
 HANDLERS = "tasks_app.runtime.handlers"
 HOOKS = "tasks_app.runtime.hooks"
@@ -65,7 +65,6 @@ FOR_ASYNC = (
     " AsyncConnection: the same arguments, the same answer. So are the others; `agroup_results` is "
     "for `async for`, and `await_task` takes an AsyncEngine, too."
 )
-_HOME = {name: f"tasks_app.{room}" for room, names in _ROOMS.items() for name in names.split()}
 
 
 def handler_page() -> str:
@@ -155,7 +154,7 @@ def exports_page(exported: Collection[str] = __all__) -> str:
 
 
 def _node(name: str) -> ast.AST:
-    return definitions(_HOME[name]).get(name, ast.Pass())
+    return definitions(_modules()[name]).get(name, ast.Pass())
 
 
 def _what(name: str) -> str:

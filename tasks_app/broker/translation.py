@@ -19,7 +19,6 @@ from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.options import TaskOptions
-from tasks_app.runtime.api.producer import register_translator
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 _CANVAS = "celery."  # Celery's own tasks: chain, group, chord, map, starmap, chunks
@@ -159,6 +158,3 @@ def _refusal(name: str) -> tuple[str, str]:
             return "has no meaning in the pool", "queue="
         case _:
             return "is unknown to the pool", ", ".join(_OPTIONS)
-
-
-register_translator("celery", translate)

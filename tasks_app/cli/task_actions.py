@@ -20,15 +20,9 @@ from tasks_app.domain.durations import count
 from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.operations import DONE, WAITING, parse_patch
 from tasks_app.domain.tasks.states import Pool, State
-from tasks_app.runtime.api.bulk import SHOWN as HAS_IDS
-from tasks_app.runtime.api.bulk import (
-    Done,
-    Foreseen,
-    foresee_bulk,
-    foresee_rest,
-    run_bulk,
-    start_bulk,
-)
+from tasks_app.runtime.api.bulk import Foreseen, foresee_bulk, foresee_rest, run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_step import SHOWN as HAS_IDS
+from tasks_app.runtime.api.bulk_step import Done
 from tasks_app.runtime.handlers.registry import load_handlers
 
 first = click.option(

@@ -28,7 +28,7 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
-from tasks_app.runtime.api.tasks import in_full
+from tasks_app.runtime.api.tasks import load_large_values
 from tasks_app.runtime.encryption.values import opened_attempts
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
 from tasks_app.runtime.hints import hint_tasks
@@ -176,7 +176,7 @@ def find_result(database: Any, result_id: str) -> TaskResult:
 def _whole(connection: Connection, task: Task) -> Task:
     """Return a task with its values; of one that did not succeed its payload may be lost."""
     try:
-        return in_full(connection, task)
+        return load_large_values(connection, task)
     except LargeValueLostError:
         if task.state is State.SUCCEEDED:
             raise

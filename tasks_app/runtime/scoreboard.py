@@ -21,6 +21,30 @@ from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.health_files import born_at, is_zombie, own_birth
 
+SLOTS = 256
+MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes how many
+# Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages.
+HEAD = struct.Struct("=q d 160s d d q q q")
+RUN = struct.Struct("=q q d d")  # id, attempt, since, kill_at
+_HEAD_SIZE = 256
+_PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
+"""Of all records at once: most are free, and the parent reads them often."""
+_KILL = struct.Struct("=q d")  # of the killed child: pid, when
+_KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
+_NO_HEAD, _NO_RUN = bytes(_HEAD_SIZE), bytes(RUN.size)
+_STAGE_AT, _REPORTING_AT, _TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
+_TIDY = struct.Struct("=d")
+_RUNS_AT = SLOTS * _HEAD_SIZE + 4096
+_FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * RUN.size
+
+
+def head_offset(index: int) -> int:
+    return index * _HEAD_SIZE
+
+
+def run_offset(index: int, place: int) -> int:
+    return _RUNS_AT + (index * MOST_RUNS + place) * RUN.size
+
 
 class Scoreboard:
     """The file with all slots of one worker."""
@@ -29,49 +53,50 @@ class Scoreboard:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            if file.tell() < FILE_SIZE:
-                file.truncate(FILE_SIZE)
+            if file.tell() < _FILE_SIZE:
+                file.truncate(_FILE_SIZE)
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), FILE_SIZE)
+            self._map = mmap.mmap(file.fileno(), _FILE_SIZE)
         self._view = memoryview(self._map)
         self._mutex = threading.Lock()
 
     def occupied(self) -> list[SlotView]:
-        views = map(self.read, occupied_slots(self._view))
-        return [view for view in views if view is not None]
+        taken = (index for index, pid in enumerate(_PIDS.unpack_from(self._view)) if pid)
+        return [view for view in map(self.read, taken) if view is not None]
 
     @property
     def stage(self) -> Stage:
-        return Stage(self._map[STAGE_AT])
+        return Stage(self._map[_STAGE_AT])
 
     @property
     def runs(self) -> bool:
         """Whether the worker is not stopping. Asked before each task."""
-        return self._map[STAGE_AT] == 0
+        return self._map[_STAGE_AT] == 0
 
     def drain(self) -> None:
         """Tell the children to start nothing more. One byte, so that a signal handler may do it."""
-        self._map[STAGE_AT] = max(Stage.DRAINS, self.stage)
+        self._map[_STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
-        self._map[STAGE_AT] = Stage.LEAVES
+        self._map[_STAGE_AT] = Stage.LEAVES
 
     @property
     def reporting(self) -> bool:
         """Whether a process wants reports of single tasks now."""
-        return self._map[REPORTING_AT] != 0
+        return self._map[_REPORTING_AT] != 0
 
     def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
-        self._map[REPORTING_AT] = wanted
+        self._map[_REPORTING_AT] = wanted
 
     @property
     def tidy_at(self) -> float:
         """When one of the children is to tidy the pool, for all of them."""
-        return read_tidy_at(self._view)
+        instant: float = _TIDY.unpack_from(self._view, _TIDY_AT)[0]
+        return instant
 
     @tidy_at.setter
     def tidy_at(self, instant: float) -> None:
-        self.write(TIDY_AT, pack_tidy_at(instant))
+        self.write(_TIDY_AT, _TIDY.pack(instant))
 
     def take(self, owner: str) -> Slot:
         """Take a free record for this process.
@@ -94,18 +119,39 @@ class Scoreboard:
             now = self.read(view.index)
             if now is None or now.owner != view.owner:
                 return False
-            self.write(head_offset(view.index), NO_HEAD)
+            self.write(head_offset(view.index), _NO_HEAD)
             return True
 
     def note_kill(self, view: SlotView, instant: float) -> None:
         """Note that the child is killed: runs past their hard limits then are the reason."""
-        self.write(kill_offset(view.index), pack_kill(view.pid, instant))
+        self.write(head_offset(view.index) + _KILL_AT, _KILL.pack(view.pid, instant))
 
     def write(self, at: int, record: bytes) -> None:
         self._map[at : at + len(record)] = record
 
     def read(self, index: int) -> SlotView | None:
-        return read_slot(self._view, index)
+        at, first = head_offset(index), run_offset(index, 0)
+        pid, born, owner, beat, hungry, places, unlisted, messages = HEAD.unpack_from(self._view, at)
+        if pid == 0:
+            return None
+        listed = RUN.iter_unpack(self._view[first : first + places * RUN.size])
+        runs = [run for run in listed if run[0]]
+        killed_pid, killed = _KILL.unpack_from(self._view, at + _KILL_AT)
+        return SlotView(
+            index,
+            pid,
+            born,
+            owner.rstrip(b"\0").decode(),
+            messages,
+            min((since for _, _, since, _ in runs if since), default=0.0),
+            min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
+            beat,
+            hungry,
+            tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
+            unlisted,
+            tuple((since, until) for _, _, since, until in runs),
+            killed if killed_pid == pid else 0.0,
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -152,7 +198,6 @@ class Slot:
 
     @property
     def tidy_at(self) -> float:
-        """When one of the worker's children is to tidy the pool, for all of them."""
         return self._file.tidy_at
 
     @tidy_at.setter
@@ -184,8 +229,7 @@ class Slot:
                 self._write()
                 return
             self._places[run] = place
-            entry = pack_run(run, started, started + hard_limit_s)
-            self._file.write(run_offset(self._index, place), entry)
+            self._write_run(place, run, started, started + hard_limit_s)
             if place == self._places_used:
                 self._places_used += 1
                 self._write()
@@ -200,8 +244,7 @@ class Slot:
             if place is not None:
                 self._places[run] = place
                 if not self._left:
-                    at = run_offset(self._index, place)
-                    self._file.write(at, pack_run(run, since, kill_at))
+                    self._write_run(place, run, since, kill_at)
                 return
         self.finish(before)
         self.start(run, kill_at - since)
@@ -213,7 +256,7 @@ class Slot:
             if place is not None:
                 heappush(self._free, place)
                 if not self._left:
-                    self._file.write(run_offset(self._index, place), NO_RUN)
+                    self._file.write(run_offset(self._index, place), _NO_RUN)
             elif run in self._unlisted:
                 self._unlisted.remove(run)
                 self._write()
@@ -234,38 +277,18 @@ class Slot:
         with self._lock:
             if not self._left:
                 self._left = True
-                self._file.write(head_offset(self._index), NO_HEAD)
+                self._file.write(head_offset(self._index), _NO_HEAD)
+
+    def _write_run(self, place: int, run: Run, since: float, kill_at: float) -> None:
+        self._file.write(run_offset(self._index, place), RUN.pack(*run, since, kill_at))
 
     def _write(self) -> None:
         if self._left:
             return
-        record = pack_head(
-            pid=self._pid,
-            born=self._born,
-            owner=self.owner,
-            beat=self._beat,
-            hungry=self._hungry,
-            places=self._places_used,
-            unlisted=len(self._unlisted),
-            messages=self._messages,
-        )
+        runs = self._places_used, len(self._unlisted), self._messages
+        owner = self.owner.encode()[:160]
+        record = HEAD.pack(self._pid, self._born, owner, self._beat, self._hungry, *runs)
         self._file.write(head_offset(self._index), record)
-
-
-SLOTS = 256
-MOST_RUNS = 10_240  # runs that one child's list has room for; of more only the number is noted
-_HEAD = struct.Struct("=q d 160s d d q q q")
-_RUN = struct.Struct("=q q d d")
-_HEAD_SIZE = 256
-_PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
-"""Of all records at once: most are free, and the parent reads them often."""
-_KILL = struct.Struct("=q d")
-_KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
-NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
-STAGE_AT, REPORTING_AT, TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
-_TIDY = struct.Struct("=d")
-_RUNS_AT = SLOTS * _HEAD_SIZE + 4096
-FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * _RUN.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,87 +322,16 @@ class SlotView:
         return born_at(self.pid) != self.born or is_zombie(self.pid)
 
 
-def head_offset(index: int) -> int:
-    return index * _HEAD_SIZE
-
-
-def run_offset(index: int, place: int) -> int:
-    return _RUNS_AT + (index * MOST_RUNS + place) * _RUN.size
-
-
-def pack_head(
-    *,
-    pid: int,
-    born: float,
-    owner: str,
-    beat: float,
-    hungry: float,
-    places: int,
-    unlisted: int,
-    messages: int,
-) -> bytes:
-    """Return a head as it is written; ``places``: how many of the list were ever used."""
-    return _HEAD.pack(pid, born, owner.encode()[:160], beat, hungry, places, unlisted, messages)
-
-
-def pack_run(run: Run, since: float, kill_at: float) -> bytes:
-    return _RUN.pack(run[0], run[1], since, kill_at)
-
-
-def pack_kill(pid: int, instant: float) -> bytes:
-    return _KILL.pack(pid, instant)
-
-
-def kill_offset(index: int) -> int:
-    return head_offset(index) + _KILL_AT
-
-
-def occupied_slots(memory: memoryview) -> list[int]:
-    return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
-
-
-def read_slot(memory: memoryview, index: int) -> SlotView | None:
-    pid, born, owner, beat, hungry, places, unlisted, messages = _HEAD.unpack_from(
-        memory, head_offset(index)
-    )
-    if pid == 0:
-        return None
-    listed = memory[run_offset(index, 0) : run_offset(index, places)]
-    runs = [run for run in _RUN.iter_unpack(listed) if run[0]]
-    killed_pid, killed = _KILL.unpack_from(memory, kill_offset(index))
-    return SlotView(
-        index,
-        pid,
-        born,
-        owner.rstrip(b"\0").decode(),
-        messages,
-        min((since for _, _, since, _ in runs if since), default=0.0),
-        min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
-        beat,
-        hungry,
-        tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
-        unlisted,
-        tuple((since, until) for _, _, since, until in runs),
-        killed if killed_pid == pid else 0.0,
-    )
-
-
-def pack_tidy_at(instant: float) -> bytes:
-    return _TIDY.pack(instant)
-
-
-def read_tidy_at(memory: memoryview) -> float:
-    instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
-    return instant
-
-
 SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # where a parent tells its children the path of their slot file
-_PRIVATE = 0o700
 
 
 def new_slot_path() -> Path:
     base = _base()
-    _remove_the_dead(base)
+    for folder in base.iterdir():  # those of dead processes go
+        pid, _, rest = folder.name.partition("-")
+        with suppress(ValueError):
+            if born_at(int(pid)) != float(rest.rpartition("-")[0]):
+                shutil.rmtree(folder, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{own_birth()}-", dir=base))
     return folder / "slots"
 
@@ -418,16 +370,7 @@ def temporary_folder() -> str:
 def _base() -> Path:
     base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
     with suppress(FileExistsError):
-        base.mkdir(_PRIVATE)
+        base.mkdir(0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():  # another user made it first
         return Path(tempfile.mkdtemp(prefix="tasks_app-slots-"))
     return base
-
-
-def _remove_the_dead(base: Path) -> None:
-    for folder in base.iterdir():
-        pid, _, rest = folder.name.partition("-")
-        born = rest.rpartition("-")[0]
-        with suppress(ValueError):
-            if born_at(int(pid)) != float(born):
-                shutil.rmtree(folder, ignore_errors=True)

@@ -10,13 +10,12 @@ from typing import Any, Final, TypedDict, Unpack
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
-from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.tasks import in_full
+from tasks_app.runtime.api.tasks import load_large_values
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 from tasks_app.testing.results import name_of
 
@@ -78,7 +77,7 @@ def created(
     >>> (task,) = created(session, "mail.send", {"to": "b@example.org"}, delay="1h")
     """
     expected = Expectation(task, payload, test, where)
-    return expected.among(on_connection(session, _all))
+    return expected.among(_all(session))
 
 
 def assert_created(
@@ -101,7 +100,7 @@ def assert_created(
         AssertionError: it says what was created instead.
     """
     expected = Expectation(task, payload, test, where)
-    tasks = on_connection(session, _all)
+    tasks = _all(session)
     found = expected.among(tasks)
     if len(found) == count or (count is None and found):
         return found
@@ -115,9 +114,10 @@ acreated: Final = made_async(created)
 aassert_created: Final = made_async(assert_created)
 
 
-def _all(connection: Connection) -> list[Task]:
-    found = browse.find_tasks(connection, most=MOST_READ)[::-1]
-    return [in_full(connection, task) for task in found]
+def _all(session: Sync | Raw) -> list[Task]:
+    with on_connection(session) as connection:
+        found = browse.find_tasks(connection, most=MOST_READ)[::-1]
+        return [load_large_values(connection, task) for task in found]
 
 
 class Expectation:

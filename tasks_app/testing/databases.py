@@ -31,7 +31,8 @@ def empty_pool(session: Sync | Raw) -> None:
     >>> assert_created(session, count=0)
     []
     """
-    on_connection(session, empty_tables)
+    with on_connection(session) as connection:
+        empty_tables(connection)
 
 
 @contextmanager

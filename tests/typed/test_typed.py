@@ -68,7 +68,7 @@ def test_each_mistake_is_found_and_nothing_else(
     assert {place: found[place] for place in found.keys() - mistakes} == {}
 
 
-FACE = {f"tasks_app.{room}.{name}" for name, room in tasks_app._HOME.items()}
+FACE = {f"{module}.{name}" for name, module in tasks_app._modules().items()}
 
 
 FACE |= {f"tasks_app.testing.{room}.{name}" for name, room in testing._HOME.items()}

@@ -304,8 +304,8 @@ RUNTIME = (
         "On a connection with autocommit a verb is one transaction.",
         "tasks_app/runtime/db/connections.py",
         "    with caller.transaction() if caller.autocommit else nullcontext():\n"
-        "        return verb(",
-        "    with nullcontext():\n        return verb(",
+        "        yield on_psycopg(",
+        "    with nullcontext():\n        yield on_psycopg(",
         "tests/runtime/db/test_connections.py::test_with_autocommit_a_verb_is_one_transaction",
     ),
 )

@@ -158,7 +158,7 @@ WAITING = (
     mutant(
         "edit: it went by",
         "A payload is written where the task has gone meanwhile.",
-        "tasks_app/runtime/api/edit.py",
+        "tasks_app/runtime/api/amend_waiting.py",
         "    return False\n",
         "        return False\n    return False\n",
         f"{RACES}test_its_run_fails_while_an_edit_looks_then_it_is_edited",

@@ -28,7 +28,7 @@ from tasks_app.domain.large_values.store import reference_of
 from tasks_app.domain.tasks.masks import MASK
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.edit import check_payload, edit_payload
+from tasks_app.runtime.api.amend_waiting import check_payload, edit_payload
 from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.encryption.values import masks, opened_task
 from tasks_app.runtime.handlers.registry import load_handlers

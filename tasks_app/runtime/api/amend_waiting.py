@@ -1,26 +1,36 @@
-"""What operators call for single tasks that wait, on a connection or session of theirs.
+"""What operators change in single tasks that wait; nothing here commits.
 
-Nothing commits. A change is noted in the audit, in the same transaction: ``by`` is who wanted it,
-``why`` is kept beside. A task that runs, or is over, is left as it is, and the answer says so.
+A change is noted in the audit, in the same transaction: ``by`` is who wanted it, ``why`` is kept
+beside. A task that runs, or is over, is left as it is, and the answer says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.operations import DONE, Amendment, Author, BulkAction, parse_amendment
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.operations import (
+    DONE,
+    Author,
+    BulkAction,
+    check_author,
+    check_patched_payload,
+    parse_amendment,
+)
 from tasks_app.domain.tasks.options import check_id
-from tasks_app.domain.tasks.states import State
+from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.tasks.amend import amend, lock_waiting, state_of
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.amend import amend, change_payload, lock_waiting, state_of
+from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
+from tasks_app.runtime.encryption.values import is_secret, must_encrypt, sealed_payload
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 
 class Changed(StrEnum):
@@ -40,7 +50,7 @@ def run_task_now(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> hold_task(session, task_id) and print(run_task_now(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(BulkAction.RUN_NOW, task_id, by, why))
+    return _amended(session, BulkAction.RUN_NOW, task_id, by, why)
 
 
 def reschedule_task(
@@ -60,9 +70,7 @@ def reschedule_task(
     Raises:
         InvalidSelectionError: neither is given, or both, or it is none.
     """
-    return on_connection(
-        session, _verb(BulkAction.RESCHEDULE, task_id, by, why, at=at, delay=delay)
-    )
+    return _amended(session, BulkAction.RESCHEDULE, task_id, by, why, at=at, delay=delay)
 
 
 def reprioritise_task(
@@ -76,8 +84,8 @@ def reprioritise_task(
     Raises:
         InvalidSelectionError: the priority is none.
     """
-    verb = _verb(BulkAction.REPRIORITISE, task_id, by, why, to_priority=to_priority)
-    return on_connection(session, verb)
+    action = BulkAction.REPRIORITISE
+    return _amended(session, action, task_id, by, why, to_priority=to_priority)
 
 
 def move_task(
@@ -91,7 +99,7 @@ def move_task(
     Raises:
         InvalidSelectionError: no queue has such a name.
     """
-    return on_connection(session, _verb(BulkAction.MOVE, task_id, by, why, to_queue=to_queue))
+    return _amended(session, BulkAction.MOVE, task_id, by, why, to_queue=to_queue)
 
 
 def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -102,7 +110,7 @@ def hold_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "")
     >>> explain_task(session, task_id).findings[0].fact
     'It was put on hold just now (...) by anna: the bank asks'
     """
-    return on_connection(session, _verb(BulkAction.HOLD, task_id, by, why))
+    return _amended(session, BulkAction.HOLD, task_id, by, why)
 
 
 def release_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -111,7 +119,7 @@ def release_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> hold_task(session, task_id) and print(release_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(BulkAction.RELEASE, task_id, by, why))
+    return _amended(session, BulkAction.RELEASE, task_id, by, why)
 
 
 def enable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -120,7 +128,7 @@ def enable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "
     >>> disable_task(session, task_id) and print(enable_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(BulkAction.ENABLE, task_id, by, why))
+    return _amended(session, BulkAction.ENABLE, task_id, by, why)
 
 
 def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Changed:
@@ -129,34 +137,29 @@ def disable_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     >>> print(disable_task(session, task_id, by="anna"))
     changed
     """
-    return on_connection(session, _verb(BulkAction.DISABLE, task_id, by, why))
+    return _amended(session, BulkAction.DISABLE, task_id, by, why)
 
 
-def _verb(
-    action: BulkAction, task_id: int, by: str, why: str, **words: Any
-) -> Callable[[Connection], Changed]:
-    change = parse_amendment(action, {**words, "why": why})
-    return partial(_changed, action=action, task_id=check_id(task_id), by=by, change=change)
-
-
-def _changed(
-    connection: Connection, action: BulkAction, task_id: int, by: str, change: Amendment
+def _amended(
+    session: Sync | Raw, action: BulkAction, task_id: int, by: str, why: str, **words: Any
 ) -> Changed:
-    while not lock_waiting(connection, task_id):
-        match state_of(connection, task_id):
-            case None:
-                return Changed.NOT_FOUND
-            case State.PENDING:
-                continue  # its run ended between the two statements
-            case State.RUNNING:
-                return Changed.RUNNING
-            case _:
-                return Changed.ALREADY_OVER
-    done = amend(connection, action, [task_id], change, by=Author(by, change.why or ""))
-    if not done:
-        return Changed.UNCHANGED
-    note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
-    return Changed.CHANGED
+    change, task_id = parse_amendment(action, {**words, "why": why}), check_id(task_id)
+    with on_connection(session) as connection:
+        while not lock_waiting(connection, task_id):
+            match state_of(connection, task_id):
+                case None:
+                    return Changed.NOT_FOUND
+                case State.PENDING:
+                    continue  # its run ended between the two statements
+                case State.RUNNING:
+                    return Changed.RUNNING
+                case _:
+                    return Changed.ALREADY_OVER
+        done = amend(connection, action, [task_id], change, by=Author(by, change.why or ""))
+        if not done:
+            return Changed.UNCHANGED
+        note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
+        return Changed.CHANGED
 
 
 arun_task_now: Final = made_async(run_task_now)
@@ -167,3 +170,51 @@ ahold_task: Final = made_async(hold_task)
 arelease_task: Final = made_async(release_task)
 aenable_task: Final = made_async(enable_task)
 adisable_task: Final = made_async(disable_task)
+
+
+_EDITABLE = {State.PENDING, State.FAILED}
+
+
+def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDLERS) -> str:
+    """Return the payload as JSON text, as the handler of this name takes it.
+
+    Raises:
+        InvalidSelectionError: its handler is not known here, or does not take it.
+    """
+    spec = registry.get(name)
+    if spec is None:
+        raise InvalidSelectionError(
+            f"The handler of {name} is not known here. Start with TASKS_APP_IMPORTS=its.module."
+        )
+    return check_patched_payload(name, payload, spec, payload_limit())
+
+
+def edit_payload(
+    connection: Connection,
+    task_id: int,
+    payload: dict[str, Any],
+    *,
+    by: str = "",
+    why: str = "",
+    registry: Registry = HANDLERS,
+) -> bool:
+    """Give a task that waits, or has failed, another payload. False: it is neither.
+
+    Raises:
+        InvalidSelectionError: its handler is not known here, or does not take it.
+    """
+    wanted = check_author(by, why)
+    while (task := browse.get(connection, task_id)) is not None and task.state in _EDITABLE:
+        text = check_payload(task.name, payload, registry)
+        spec = registry.get(task.name)
+        if (
+            is_secret(task.payload)
+            or (spec and spec.encrypted)
+            or must_encrypt(task.name, task.queue)
+        ):
+            text = sealed_payload(text, task.name)
+        if change_payload(connection, Pool(task.pool), task_id, text, by=wanted):
+            what = {"ids": [task_id], **wanted.reason}
+            note(connection, BulkAction.EDIT, what, who=by, ids=[task_id])
+            return True
+    return False

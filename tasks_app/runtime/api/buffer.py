@@ -10,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack, overload
 
 from sqlalchemy import Engine
@@ -21,8 +20,10 @@ from tasks_app.domain.errors import InvalidTaskError, TaskBufferFullError, Tasks
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import POLICIES, OnConflict, TaskRow
-from tasks_app.runtime.api.buffer_writer import BufferWriter, database_of, leave_to_parent
+from tasks_app.runtime.api.buffer_writer import BufferWriter
 from tasks_app.runtime.api.producer import admitted, ready
+from tasks_app.runtime.db.connections import checked_engine
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ P = TypeVar("P")
 OnLost: TypeAlias = Callable[[Sequence[TaskRow], BaseException], None]
 _JOIN_S = 1.0
 """How long the end of a buffer waits for its thread, which may hang in a call to the database."""
-_NAMES_SHOWN = 9
 
 
 class TaskBuffer:
@@ -78,10 +78,18 @@ class TaskBuffer:
         """
         if not 1 <= size <= capacity:
             raise ValueError("size of a TaskBuffer is outside 1 .. capacity. Set both.")
-        self._database = database_of(database)
+        self._engine: Callable[[], Engine]
+        self._dispose: Callable[[], None]
+        if isinstance(database, str):
+            own = Database(database)
+            self._engine, self._dispose = lambda: own.engine, own.dispose
+        else:
+            engine = checked_engine(database, advice="Pass a synchronous Engine, or a URL.")
+            _ENGINES.add(engine)
+            self._engine, self._dispose = lambda: engine, lambda: None  # its owner does that
         every_s = named_duration("every", every).total_seconds()
         block_s = named_duration("block", block).total_seconds()
-        self._limits = BufferLimits(size, every_s, capacity, block_s)
+        self._limits = size, every_s, capacity, block_s
         self._patience_s = named_duration("patience", patience).total_seconds()
         self._on_lost = on_lost
         self._begin()
@@ -89,23 +97,17 @@ class TaskBuffer:
 
     def _begin(self, *, closed: bool = False) -> None:
         """Be empty: at first, and in a forked child, because these tasks are the parent's."""
-        self._queue = BufferQueue(self._limits)
+        self._queue = BufferQueue(*self._limits)
         self._queue.closed = closed
         self._thread: threading.Thread | None = None
 
     @overload
     def create_task(
-        self,
-        task: Handler[P, Any],
-        payload: P,
-        **options: Unpack[TaskOptions],
+        self, task: Handler[P, Any], payload: P, **options: Unpack[TaskOptions]
     ) -> None: ...
     @overload
     def create_task(
-        self,
-        task: Handler[None, Any],
-        payload: None = None,
-        **options: Unpack[TaskOptions],
+        self, task: Handler[None, Any], payload: None = None, **options: Unpack[TaskOptions]
     ) -> None: ...
     @overload
     def create_task(
@@ -173,12 +175,7 @@ class TaskBuffer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _start(self) -> None:
@@ -195,10 +192,7 @@ class TaskBuffer:
     def _run(self) -> None:
         queue = self._queue
         writer = BufferWriter(
-            lambda: self._database.engine,
-            self._patience_s,
-            lambda: queue.pause(self._pause_s()),
-            self._lose,
+            self._engine, self._patience_s, lambda: queue.pause(self._pause_s()), self._lose
         )
         while batch := queue.take():
             written = 0
@@ -207,16 +201,11 @@ class TaskBuffer:
             except BaseException as error:
                 self._lose(batch, error)
             queue.settle(len(batch), written=written)
-        self._database.dispose()
+        self._dispose()
 
     def _lose(self, rows: Sequence[TaskRow], error: BaseException) -> None:
-        names = sorted({row.name for row in rows})
-        log.error(
-            "%s tasks of a buffer were lost (%s): %s",
-            len(rows),
-            type(error).__name__,
-            ", ".join(names[:_NAMES_SHOWN]),
-        )
+        kind, names = type(error).__name__, ", ".join(sorted({row.name for row in rows})[:9])
+        log.error("%s tasks of a buffer were lost (%s): %s", len(rows), kind, names)
         if self._on_lost is not None:
             try:
                 self._on_lost(rows, error)
@@ -225,10 +214,13 @@ class TaskBuffer:
 
 
 _BUFFERS: weakref.WeakSet[TaskBuffer] = weakref.WeakSet()
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Those that were given."""
 
 
 def _forked() -> None:
-    leave_to_parent()
+    for engine in list(_ENGINES):
+        engine.dispose(close=False)  # its connections are the parent's
     for buffer in list(_BUFFERS):
         buffer._begin(closed=buffer._queue.closed)  # noqa: SLF001  of this module
 
@@ -246,22 +238,14 @@ class BufferCounts:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BufferLimits:
-    """How many tasks a buffer writes together and holds, and how long it waits."""
-
-    size: int
-    every_s: float
-    capacity: int
-    block_s: float
-
-
 class BufferQueue:
     """Any thread puts; one thread takes batches and settles each."""
 
-    def __init__(self, limits: BufferLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._clock = clock
+    def __init__(self, size: int, every_s: float, capacity: int, block_s: float) -> None:
+        self._size = size
+        self._every_s = every_s
+        self._capacity = capacity
+        self._block_s = block_s
         self.changed: threading.Condition = threading.Condition()
         self._waiting: deque[TaskRow] = deque()
         self._since = 0.0
@@ -280,16 +264,16 @@ class BufferQueue:
         """
         with self.changed:
             if not self._has_room():
-                self.changed.wait_for(self._has_room, self._limits.block_s)
+                self.changed.wait_for(self._has_room, self._block_s)
             if self.closed:
                 raise TasksError("The buffer is closed. Create tasks before its with block ends.")
             if not self._has_room():
-                raise TaskBufferFullError(self._limits.capacity)
+                raise TaskBufferFullError(self._capacity)
             self._waiting.append(row)
             self._taken += 1
             if len(self._waiting) == 1:
-                self._since = self._clock()
-            if len(self._waiting) in (1, self._limits.size):
+                self._since = time.monotonic()
+            if len(self._waiting) in (1, self._size):
                 self.changed.notify_all()
 
     def flush(self, timeout_s: float | None) -> bool:
@@ -325,10 +309,10 @@ class BufferQueue:
             while not self._is_ripe():
                 if self.closed and not self._waiting:
                     return []
-                left_s = self._due_at - self._clock() if self._waiting else None
+                left_s = self._since + self._every_s - time.monotonic() if self._waiting else None
                 self.changed.wait(left_s)
-            size = min(self._limits.size, len(self._waiting))
-            self._since = self._clock()
+            size = min(self._size, len(self._waiting))
+            self._since = time.monotonic()
             return [self._waiting.popleft() for _ in range(size)]
 
     def settle(self, number: int, *, written: int) -> None:
@@ -347,15 +331,12 @@ class BufferQueue:
     def _settled(self) -> int:
         return self._counts.written + self._counts.lost
 
-    @property
-    def _due_at(self) -> float:
-        return self._since + self._limits.every_s
-
     def _has_room(self) -> bool:
-        return self._taken - self._settled < self._limits.capacity or self.closed
+        return self._taken - self._settled < self._capacity or self.closed
 
     def _is_ripe(self) -> bool:
         waiting = len(self._waiting)
-        return waiting >= self._limits.size or (
-            waiting > 0 and (self._settled < self._flush_to or self._clock() >= self._due_at)
+        return waiting >= self._size or (
+            waiting > 0
+            and (self._settled < self._flush_to or time.monotonic() >= self._since + self._every_s)
         )

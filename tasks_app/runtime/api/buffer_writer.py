@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -15,13 +13,10 @@ from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.connection.sessions import current_transaction_id, has_committed
 from tasks_app.runtime.api.producer import create_rows
-from tasks_app.runtime.db.connections import checked_engine
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 log = quiet_logger(__name__)
 
-Lost = Callable[[Sequence[TaskRow], BaseException], None]
 _REFUSALS = ("22", "23")
 """SQLSTATE classes of data that no later try can write (PostgreSQL 18 docs, appendix A)."""
 
@@ -34,7 +29,7 @@ class BufferWriter:
         engine: Callable[[], Engine],
         patience_s: float,
         pause: Callable[[], bool],
-        lost: Lost,
+        lost: Callable[[Sequence[TaskRow], BaseException], None],
     ) -> None:
         """``pause``: wait before the next try; False: there is to be none."""
         self._engine = engine
@@ -43,7 +38,7 @@ class BufferWriter:
         self._lost = lost
         self._doubt: str | None = None
         """The transaction whose COMMIT was not answered."""
-        self.retries = 0
+        self._retries = 0
 
     def write(self, rows: Sequence[TaskRow]) -> int:
         """Write the rows and return how many; the others were reported as lost.
@@ -60,15 +55,15 @@ class BufferWriter:
                         half = len(rows) // 2
                         return self.write(rows[:half]) + self.write(rows[half:])
                     ends = 0.0
-                elif self.retries == 0:
+                elif self._retries == 0:
                     log.warning("a buffer cannot write (%s): it tries again", type(error).__name__)
                 if time.monotonic() >= ends or not self._pause():
                     self._doubt = None
                     self._lost(rows, error)
                     return 0
-                self.retries += 1
+                self._retries += 1
             else:
-                self.retries = 0
+                self._retries = 0
                 return len(rows)
 
     def _commit(self, rows: Sequence[TaskRow]) -> None:
@@ -85,7 +80,6 @@ class BufferWriter:
                 raise
 
     def _was_written(self, session: Session) -> bool:
-        """Ask whether the transaction committed whose COMMIT was not answered."""
         committed = has_committed(session.connection(), str(self._doubt))
         if committed is None:
             raise InterruptedError("The transaction is not over yet.")
@@ -94,35 +88,3 @@ class BufferWriter:
 
     def _is_refused(self, error: Exception) -> bool:
         return self._doubt is None and sqlstate(error).startswith(_REFUSALS)
-
-
-@dataclass(frozen=True, slots=True)
-class GivenDatabase:
-    """A database whose engine is somebody else's, who also disposes of it."""
-
-    engine: Engine
-
-    def dispose(self) -> None:
-        """Leave that to the owner."""
-
-
-def database_of(database: Engine | str) -> Database | GivenDatabase:
-    """Return the database of a URL, or of an engine that stays its owner's.
-
-    Raises:
-        InvalidConnectionError: it is neither.
-    """
-    if isinstance(database, str):
-        return Database(database)
-    engine = checked_engine(database, advice="Pass a synchronous Engine, or a URL.")
-    _ENGINES.add(engine)
-    return GivenDatabase(engine)
-
-
-_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def leave_to_parent() -> None:
-    """Use no connection of a given engine that was opened before the fork."""
-    for engine in list(_ENGINES):
-        engine.dispose(close=False)

@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,15 +17,14 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations import Amendment, BulkAction, Selection
 from tasks_app.pool.error_groups import RequeueResult, count_requeued
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.audit import lock_bulk
 from tasks_app.pool.operations.selection import SelectionLimits, limits_of_now, read, read_page
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.bulk_step import (
     MOST_EDITED,
     BulkStep,
-    BulkStepResult,
-    Edits,
-    in_the_way,
+    Done,
+    edited_payload,
+    is_locked,
     parted,
     read_opening,
 )
@@ -34,34 +33,6 @@ from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 STEP = 200
 """Tasks of one transaction, which takes 0.1 to 0.2 s."""
-SHOWN = 1_000
-
-
-@dataclass(slots=True)
-class Done:
-    """What the steps of one call did."""
-
-    token: int
-    answers: Counter[str] = field(default_factory=Counter)
-    ids: list[int] = field(default_factory=list)
-    """Of the tasks acted on: the first thousand; the audit has all."""
-    left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Ids, by reason."""
-    more: bool = True
-    """There may be more to do: call again with the token."""
-
-    @property
-    def number(self) -> int:
-        """How many tasks were met: acted on, or left out."""
-        return self.answers.total() + sum(map(len, self.left_out.values()))
-
-    def add(self, step: BulkStepResult) -> None:
-        """Add what a committed step did."""
-        self.answers += step.answers
-        self.ids += step.ids[: SHOWN - len(self.ids)]
-        for why, ids in step.left_out.items():
-            self.left_out[why] += ids
-        self.more = step.after is not None
 
 
 def start_bulk(
@@ -121,7 +92,7 @@ def run_bulk(
     """
     done, passed, careful = Done(token), 0, 0
     while done.more and (first is None or done.number < first):
-        room = STEP if first is None else min(STEP, first - done.number)
+        most = STEP if first is None else min(STEP, first - done.number)
         try:
             with transaction_of(engine) as connection:
                 opening = audit.lock_bulk(connection, token)
@@ -131,15 +102,15 @@ def run_bulk(
                     done.more = False
                     break
                 passed = max(passed, opening.after)
-                step = BulkStep(connection, opening, by, Edits(opening.patch, registry))
-                stepped = step.go_carefully(passed) if careful else step.go(passed, room)
+                step = BulkStep(connection, opening, by, registry)
+                stepped = step.go(passed, 1 if careful else most, leave_locked=bool(careful))
         except DBAPIError as error:
-            if careful or not in_the_way(error):
+            if careful or not is_locked(error):
                 raise
-            careful = room  # one of these is locked: take them one by one, and leave that one out
+            careful = most  # one of these is locked: take them one by one, and leave that one out
             continue
         done.add(stepped)
-        passed = stepped.after or passed
+        passed = step.after or passed
         careful = max(0, careful - 1)
     return done
 
@@ -203,7 +174,7 @@ def foresee_bulk(
     what, _, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
         end = limits_of_now(connection)
-    return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
+    return _count(engine, what, chosen, end, 0, patch, registry, most)
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
@@ -214,21 +185,21 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
     1
     """
     with transaction_of(engine) as connection:
-        opening = lock_bulk(connection, token)
+        opening = audit.lock_bulk(connection, token)
     if opening is None:
         return None
     action, _, chosen, end = read_opening(opening)
-    edits = Edits(opening.patch, registry)
-    return _walk(engine, action, chosen, end, opening.after, edits)
+    return _count(engine, action, chosen, end, opening.after, opening.patch, registry)
 
 
-def _walk(
+def _count(
     engine: Engine,
     action: BulkAction,
     chosen: Selection,
     end: SelectionLimits,
     after: int | None,
-    edits: Edits,
+    patch: Mapping[str, Any] | None,
+    registry: Registry,
     most: int | None = None,
 ) -> Foreseen:
     counts: Counter[tuple[str, str]] = Counter()
@@ -242,7 +213,7 @@ def _walk(
             ids = [one.id for one in found] if action is BulkAction.EDIT else []
             for one in read(connection, chosen, end, ids) if ids else ():
                 try:
-                    edits.payload(one)
+                    edited_payload(one, patch, registry)
                 except InvalidSelectionError as why:
                     left_out[str(why)].append(one.id)
     return Foreseen(counts, dict(left_out), after is not None)
@@ -287,31 +258,23 @@ def requeue_errors(
         InvalidSelectionError: it is no fingerprint.
     """
     token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
-    return _stages(engine, token, fingerprint, stages, by, patience.total_seconds(), pause)
 
-
-def _stages(
-    engine: Engine,
-    token: int,
-    fingerprint: str,
-    stages: Sequence[int | None],
-    by: str,
-    patience_s: float,
-    pause: Callable[[float], None],
-) -> Iterator[RequeueStage]:
-    for place, first in enumerate(stages, 1):
-        with transaction_of(engine) as connection:
-            since = database_now(connection)
-        done = run_bulk(engine, token, first=first, by=by)
-        if done is None:
-            return
-        seen, end = RequeueResult(0, 0), time.monotonic() + patience_s
-        while place < len(stages) and done.ids:
+    def run() -> Iterator[RequeueStage]:
+        for place, first in enumerate(stages, 1):
             with transaction_of(engine) as connection:
-                seen = count_requeued(connection, fingerprint, done.ids, since)
-            if seen.again or not seen.going or time.monotonic() >= end:
-                break
-            pause(0.5)
-        yield RequeueStage(done, seen.again, seen.going)
-        if seen.again or seen.going or not done.more:
-            return
+                since = database_now(connection)
+            done = run_bulk(engine, token, first=first, by=by)
+            if done is None:
+                return
+            seen, end = RequeueResult(0, 0), time.monotonic() + patience.total_seconds()
+            while place < len(stages) and done.ids:
+                with transaction_of(engine) as connection:
+                    seen = count_requeued(connection, fingerprint, done.ids, since)
+                if seen.again or not seen.going or time.monotonic() >= end:
+                    break
+                pause(0.5)
+            yield RequeueStage(done, seen.again, seen.going)
+            if seen.again or seen.going or not done.more:
+                return
+
+    return run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,27 +39,42 @@ from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
 
+SHOWN = 1_000
 MOST_EDITED = 50
 """Tasks of one step, whose payloads are in memory meanwhile."""
 HELD = "another transaction has locked its row"
 KEY_TAKEN = "another task has its unique_key"
 BROUGHT_FORWARD, UNCHANGED = "brought forward", "unchanged"
-_IN_THE_WAY = ("55P03", "40P01")
+_LOCKED = ("55P03", "40P01")
 """SQLSTATEs: lock_not_available, and deadlock_detected."""
 _PATIENCE, _HASTE = "1s", "100ms"
 
 
 @dataclass(slots=True)
-class BulkStepResult:
-    """What a step did."""
+class Done:
+    """What the steps of one call did."""
 
+    token: int
     answers: Counter[str] = field(default_factory=Counter)
     ids: list[int] = field(default_factory=list)
-    """Of the tasks acted on."""
+    """Of the tasks acted on: the first thousand; the audit has all."""
     left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Ids, by reason."""
-    after: int | None = 0
-    """The id behind which to go on; None: that was all."""
+    more: bool = True
+    """There may be more to do: call again with the token."""
+
+    @property
+    def number(self) -> int:
+        """How many tasks were met: acted on, or left out."""
+        return self.answers.total() + sum(map(len, self.left_out.values()))
+
+    def add(self, step: Done) -> None:
+        """Add what a committed step did."""
+        self.answers += step.answers
+        self.ids += step.ids[: SHOWN - len(self.ids)]
+        for why, ids in step.left_out.items():
+            self.left_out[why] += ids
+        self.more = step.more
 
 
 def read_opening(opening: OpenBulk) -> tuple[BulkAction, Amendment, Selection, SelectionLimits]:
@@ -79,63 +95,53 @@ def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Sel
     return parse_amendment(action, made), parse_selection(action, which)
 
 
-def in_the_way(error: DBAPIError) -> bool:
+def is_locked(error: DBAPIError) -> bool:
     """Whether another transaction holds a row that we wanted."""
-    return getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
+    return getattr(error.orig, "sqlstate", None) in _LOCKED
 
 
 class BulkStep:
     """One transaction of a bulk, on a connection whose turn it is."""
 
-    def __init__(self, connection: Connection, opening: OpenBulk, by: str, edits: Edits) -> None:
-        self._connection, self._token, self._by = connection, opening.token, by
+    def __init__(
+        self, connection: Connection, opening: OpenBulk, by: str, registry: Registry
+    ) -> None:
+        self._connection, self._by = connection, by
         self._action, self._change, self._chosen, self._end = read_opening(opening)
         self._author = Author(by, self._change.why or "")
         self._next_at = opening.next_at
-        self._edits = edits
-        self._done = BulkStepResult()
+        self._patch, self._registry = opening.patch, registry
+        self._done = Done(opening.token)
+        self.after: int | None = 0
+        """The id behind which to go on; None: that was all."""
 
-    def go(self, after: int, most: int) -> BulkStepResult:
-        """Act on the next tasks, and note it."""
-        set_lock_timeout(self._connection, _PATIENCE)
-        ids = self._next(after, most)
-        if ids:
-            self._act(ids)
-        return self._noted(seen=bool(ids))
-
-    def go_carefully(self, after: int) -> BulkStepResult:
-        """Act on the next task, or leave it out if its row is locked."""
-        set_lock_timeout(self._connection, _HASTE)
-        ids = self._next(after, 1)
+    def go(self, after: int, most: int, *, leave_locked: bool) -> Done:
+        """Act on the next tasks, and note it; ``leave_locked``: or leave them out if locked."""
+        set_lock_timeout(self._connection, _HASTE if leave_locked else _PATIENCE)
+        most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
+        found, self.after = read_page(self._connection, self._chosen, self._end, after, most)
+        ids = [one.id for one in found]
         try:
-            with self._connection.begin_nested():
+            with self._connection.begin_nested() if leave_locked else nullcontext():
                 if ids:
                     self._act(ids)
         except DBAPIError as error:
-            if not in_the_way(error):
+            if not (leave_locked and is_locked(error)):
                 raise
-            self._done = BulkStepResult(left_out={HELD: ids}, after=self._done.after)
-        return self._noted(seen=bool(ids))
-
-    def _next(self, after: int, most: int) -> list[int]:
-        most = min(most, MOST_EDITED) if self._action is BulkAction.EDIT else most
-        found, self._done.after = read_page(self._connection, self._chosen, self._end, after, most)
-        return [one.id for one in found]
-
-    def _noted(self, *, seen: bool) -> BulkStepResult:
-        """Write no line if no task was selected; a later call reads that stretch again."""
-        if seen or self._done.after is None:
+            self._done = Done(self._done.token, left_out={HELD: ids})
+        if ids or self.after is None:  # else a later call reads that stretch again
             audit.note(
                 self._connection,
                 self._action,
                 {NEXT_AT: self._next_at.isoformat()} if self._next_at else None,
                 who=self._by,
-                bulk=self._token,
-                after=self._done.after,
+                bulk=self._done.token,
+                after=self.after,
                 ids=self._done.ids,
                 answers=self._done.answers,
                 left_out=self._done.left_out,
             )
+        self._done.more = self.after is not None
         return self._done
 
     def _act(self, ids: list[int]) -> None:
@@ -168,7 +174,7 @@ class BulkStep:
     def _edit(self, locked: list[SelectedTask]) -> None:
         for one in locked:
             try:
-                payload = self._edits.payload(one)
+                payload = edited_payload(one, self._patch, self._registry)
             except InvalidSelectionError as why:
                 self._done.left_out[str(why)].append(one.id)
             else:
@@ -195,30 +201,21 @@ class BulkStep:
         self._done.answers += Counter({word: len(done), UNCHANGED: len(ids) - len(done)})
 
 
-class Edits:
-    """A patch, and the handlers whose models check the patched payloads."""
+def edited_payload(found: SelectedTask, patch: Mapping[str, Any] | None, registry: Registry) -> str:
+    """Return a task's payload with the patch in it, checked by the model of its handler.
 
-    def __init__(self, patch: Mapping[str, Any] | None, registry: Registry) -> None:
-        self._patch, self._registry = patch, registry
-
-    def payload(self, found: SelectedTask) -> str:
-        """Return the new payload.
-
-        Raises:
-            InvalidSelectionError: the task stays as it is; names the reason, but no value.
-        """
-        spec = self._registry.get(found.name)
-        if spec is None:
-            raise InvalidSelectionError("its handler is not known here")
-        try:
-            payload = decode(found.payload or "{}", "payload")
-        except UnreadableTaskError:
-            raise InvalidSelectionError("its payload cannot be read") from None
-        if reference_of(payload):
-            raise InvalidSelectionError("its payload is too large to be edited")
-        if token_of(payload) or spec.encrypted:
-            # The patch stands in the audit, where nothing is encrypted.
-            raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")
-        return check_patched_payload(
-            found.name, apply_patch(payload, self._patch), spec, payload_limit()
-        )
+    Raises:
+        InvalidSelectionError: the task stays as it is; names the reason, but no value.
+    """
+    spec = registry.get(found.name)
+    if spec is None:
+        raise InvalidSelectionError("its handler is not known here")
+    try:
+        payload = decode(found.payload or "{}", "payload")
+    except UnreadableTaskError:
+        raise InvalidSelectionError("its payload cannot be read") from None
+    if reference_of(payload):
+        raise InvalidSelectionError("its payload is too large to be edited")
+    if token_of(payload) or spec.encrypted:  # the patch stands in the audit, not encrypted
+        raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")
+    return check_patched_payload(found.name, apply_patch(payload, patch), spec, payload_limit())

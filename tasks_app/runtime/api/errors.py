@@ -6,10 +6,7 @@ A mark is noted in the audit, in the same transaction; ``by`` is who wanted it.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
-
-from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.tasks.error_text import parse_fingerprint
@@ -29,7 +26,8 @@ def list_errors(session: Sync | Raw, /, **filters: Any) -> list[ErrorGroup]:
     ...     print(group.number, group.error)
     1 ConnectionRefusedError: no bank
     """
-    return on_connection(session, partial(find_error_groups, **filters))
+    with on_connection(session) as connection:
+        return find_error_groups(connection, **filters)
 
 
 def mark_error_known(
@@ -49,8 +47,14 @@ def mark_error_known(
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """
-    verb = partial(_marked, fingerprint=_checked(fingerprint), by=by, until=until, note=note)
-    return on_connection(session, verb)
+    fingerprint = _checked(fingerprint)
+    with on_connection(session) as connection:
+        at = database_now(connection) + until if isinstance(until, timedelta) else until
+        done = error_groups.mark_cause(connection, fingerprint, by, at, note)
+        if done:
+            what = {"fingerprint": fingerprint, "until": at and at.isoformat(), "note": note}
+            note_action(connection, "error known", what, who=by)
+    return done
 
 
 def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -> bool:
@@ -62,7 +66,12 @@ def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -
     Raises:
         InvalidSelectionError: it is no fingerprint.
     """
-    return on_connection(session, partial(_unmarked, fingerprint=_checked(fingerprint), by=by))
+    fingerprint = _checked(fingerprint)
+    with on_connection(session) as connection:
+        done = error_groups.unmark_cause(connection, fingerprint)
+        if done:
+            note_action(connection, "error unknown", {"fingerprint": fingerprint}, who=by)
+    return done
 
 
 def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
@@ -73,42 +82,17 @@ def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
     >>> while fill_fingerprints(session):
     ...     session.commit()
     """
-    return on_connection(session, partial(_filled, most=most))
+    with on_connection(session) as connection:
+        number = add_missing_fingerprints(connection, most)
+        if number < most:
+            error_groups.record_new_causes(connection)
+    return number
 
 
 alist_errors: Final = made_async(list_errors)
 amark_error_known: Final = made_async(mark_error_known)
 amark_error_unknown: Final = made_async(mark_error_unknown)
 afill_fingerprints: Final = made_async(fill_fingerprints)
-
-
-def _marked(
-    connection: Connection,
-    fingerprint: str,
-    by: str,
-    until: datetime | timedelta | None,
-    note: str,
-) -> bool:
-    at = database_now(connection) + until if isinstance(until, timedelta) else until
-    done = error_groups.mark_cause(connection, fingerprint, by, at, note)
-    if done:
-        what = {"fingerprint": fingerprint, "until": at and at.isoformat(), "note": note}
-        note_action(connection, "error known", what, who=by)
-    return done
-
-
-def _unmarked(connection: Connection, fingerprint: str, by: str) -> bool:
-    done = error_groups.unmark_cause(connection, fingerprint)
-    if done:
-        note_action(connection, "error unknown", {"fingerprint": fingerprint}, who=by)
-    return done
-
-
-def _filled(connection: Connection, most: int) -> int:
-    number = add_missing_fingerprints(connection, most)
-    if number < most:
-        error_groups.record_new_causes(connection)
-    return number
 
 
 def _checked(fingerprint: str) -> str:

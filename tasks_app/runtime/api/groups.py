@@ -19,7 +19,7 @@ from tasks_app.pool import task_groups
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, create_rows, ready
+from tasks_app.runtime.api.producer import admitted, admitted_many, create_rows, ready
 from tasks_app.runtime.db.connections import Async, AsyncRaw, Sync, connection_of, made_async
 from tasks_app.runtime.encryption.values import opened_result
 
@@ -66,7 +66,7 @@ def create_group(
         fail_fast=fail_fast,
         part_of=part_of,
     )
-    rows = [_row(f"tasks[{place}]", new, large=True) for place, new in enumerate(tasks)]
+    rows = admitted_many(tasks)
     connection = connection_of(session)
     if commits_itself(connection):
         raise TasksError(
@@ -87,8 +87,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
         TasksError: the group is over or unknown: roll back.
     """
     check_many(tasks)
-    rows = [_row(f"tasks[{place}]", new, large=True) for place, new in enumerate(tasks)]
-    ids = _members(session, ready(rows), group_id)
+    ids = _members(session, ready(admitted_many(tasks)), group_id)
     task_groups.extend_group(connection_of(session), group_id, ids)
     return ids
 
@@ -192,11 +191,7 @@ def _callback(which: str, new: NewTask | None) -> TaskRow | None:
         return None
     if not isinstance(new, NewTask):
         raise InvalidTaskError(which, f"is of type {type(new).__name__}", "a NewTask")
-    return ready([_row(which, new)])[0]
-
-
-def _row(path: str, new: NewTask, *, large: bool = False) -> TaskRow:
     try:
-        return admitted(new, large=large)
+        return ready([admitted(new)])[0]
     except InvalidTaskError as error:
-        raise error.at(path) from None
+        raise error.at(which) from None

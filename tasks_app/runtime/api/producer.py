@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from sys import modules
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation import NewTask, check_many, validate_plain, validate_task
 from tasks_app.domain.errors import InvalidTaskError
@@ -46,19 +45,16 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 log = quiet_logger(__name__)
-_TOLD: set[str] = set()
-"""Names of which the log has told where their tasks go."""
-_MOST_TOLD = 1_000
+_LOGGED: set[str] = set()
+"""Names of which the log has said where their tasks go."""
+_MOST_LOGGED = 1_000
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
 
 
 @overload
 def create_task(
-    session: Sync | Raw,
-    task: Handler[P, Any],
-    payload: P,
-    **options: Unpack[TaskOptions],
+    session: Sync | Raw, task: Handler[P, Any], payload: P, **options: Unpack[TaskOptions]
 ) -> TaskId: ...
 
 
@@ -113,15 +109,8 @@ def create_task(
         InvalidConnectionError: ``session`` is none of these, or Django's is in no transaction.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
-    (row,) = ready([admitted(NewTask(task, payload, options, args, kwargs), large=True)])
-    caller: Any = unwrapped(session)
-    if is_raw(caller):
-        after_commit = commit_of_django(session)
-        with caller.transaction() if caller.autocommit and has_large((row,)) else nullcontext():
-            task_id = create_one(caller, row)
-        after_commit(lambda: HINTS.offer(hints_of_new([row], [task_id])))
-        return task_id
-    return create_rows(caller, [row])[0]
+    new = NewTask(task, payload, options, args, kwargs)
+    return _create(session, ready([admitted(new, large=True)]))[0]
 
 
 def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -137,23 +126,12 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """
     check_many(tasks)
     with uncollected() if len(tasks) >= MANY else nullcontext():
-        rows = ready(admitted_many(tasks))
-        caller: Any = unwrapped(session)
-        if is_raw(caller):
-            after_commit = commit_of_django(session)
-            with caller.transaction() if caller.autocommit else nullcontext():
-                ids = create_many(caller, rows)
-            after_commit(lambda: HINTS.offer(hints_of_new(rows, ids)))
-            return ids
-        return create_rows(caller, rows)
+        return _create(session, ready(admitted_many(tasks)))
 
 
 @overload
 async def acreate_task(
-    session: Async | AsyncRaw,
-    task: Handler[P, Any],
-    payload: P,
-    **options: Unpack[TaskOptions],
+    session: Async | AsyncRaw, task: Handler[P, Any], payload: P, **options: Unpack[TaskOptions]
 ) -> TaskId: ...
 
 
@@ -189,25 +167,45 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    (row,) = await large_values().aside(
-        ready, [admitted(NewTask(task, payload, options, args, kwargs), large=True)]
-    )
-    if is_async_raw(session):
-        alone = session.autocommit and has_large((row,))
-        async with session.transaction() if alone else nullcontext():
-            return await acreate_one(session, row)
-    return (await _acreate(session, [row]))[0]
+    new = NewTask(task, payload, options, args, kwargs)
+    return (await _acreate(session, [admitted(new, large=True)]))[0]
 
 
 @noted
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)
-    rows = await large_values().aside(ready, admitted_many(tasks))
-    if is_async_raw(session):
-        async with session.transaction() if session.autocommit else nullcontext():
-            return await acreate_many(session, rows)
-    return await _acreate(session, rows)
+    return await _acreate(session, admitted_many(tasks))
+
+
+def _create(session: Sync | Raw, rows: Sequence[TaskRow]) -> list[TaskId]:
+    caller: Any = unwrapped(session)
+    if not is_raw(caller):
+        return create_rows(caller, rows)
+    after_commit = commit_of_django(session)
+    with caller.transaction() if caller.autocommit and _are_several(rows) else nullcontext():
+        ids = [create_one(caller, rows[0])] if len(rows) == 1 else create_many(caller, rows)
+    after_commit(lambda: HINTS.offer(hints_of_new(rows, ids)))
+    return ids
+
+
+async def _acreate(session: Async | AsyncRaw, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    rows = await large_values().aside(ready, admitted)
+    if not is_async_raw(session):
+        return await checked_async(session).run_sync(create_rows, rows)  # one change of greenlets
+    async with (
+        session.transaction() if session.autocommit and _are_several(rows) else nullcontext()
+    ):
+        return (
+            [await acreate_one(session, rows[0])]
+            if len(rows) == 1
+            else await acreate_many(session, rows)
+        )
+
+
+def _are_several(rows: Sequence[TaskRow]) -> bool:
+    """Whether they need more than one statement, so one transaction."""
+    return len(rows) != 1 or has_large(rows)
 
 
 def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
@@ -217,10 +215,6 @@ def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
     ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
     HINTS.note(session, rows, ids)
     return ids
-
-
-async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    return await checked_async(session).run_sync(create_rows, admitted)  # one change of greenlets
 
 
 def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
@@ -235,25 +229,23 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
         case Handler():
             spec = new.task.spec
         case _:
-            new, spec = translated(new)
+            new, spec = _translated(new)
     row = validate_task(new, spec, creation_limit() if large else payload_limit())
-    if spec is None and row.terms.queue == "default" and row.terms.name not in _TOLD:
-        _tell_queue(row.terms.name, new.options or {})
-    return row
-
-
-def _tell_queue(name: str, options: TaskOptions) -> None:
-    """Say once where tasks of a name go whose handler, and so its queue, is not known.
-
-    A pause of the handler's own queue would not stop them.
-    """
-    if options.get("queue") is None and len(_TOLD) < _MOST_TOLD:
-        _TOLD.add(name)
+    name = row.terms.name
+    if (
+        spec is None
+        and row.terms.queue == "default"
+        and name not in _LOGGED
+        and (new.options or {}).get("queue") is None
+        and len(_LOGGED) < _MOST_LOGGED
+    ):
+        _LOGGED.add(name)  # a pause of the handler's own queue would not stop these tasks
         log.info(
             "%s has no handler in this process, so its tasks go to the queue default. "
             "Import the handler's module, or give queue=.",
             name,
         )
+    return row
 
 
 def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
@@ -279,45 +271,24 @@ def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
                 row = admitted(new, large=True)
             except InvalidTaskError as error:
                 raise error.at(f"tasks[{place}]") from None
-            plain = not new.options and _takes_anything(new.task)
+            spec = HANDLERS.specs.get(new.task) if isinstance(new.task, str) else None
+            any_payload = isinstance(new.task, str) and (spec is None or spec.payload_type is None)
+            plain = any_payload and not new.options
             like, terms = (new.task, row.terms) if plain else (None, None)
         rows.append(row)
     return rows
 
 
-def _takes_anything(task: object) -> bool:
-    """Whether the name has no handler here, or one that declares no payload type."""
-    if not isinstance(task, str):
-        return False
-    spec = HANDLERS.specs.get(task)
-    return spec is None or spec.payload_type is None
+TRANSLATION = "tasks_app.broker.translation"
+"""The module of a higher room that knows Celery's tasks. Producers that use no Celery load none."""
 
 
-Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
-Translator: TypeAlias = Callable[[NewTask], Translated | None]
-"""None: the object is not of its library."""
-_TRANSLATORS: dict[str, Translator] = {}
-_MODULES = {"celery": "tasks_app.broker.translation"}
-"""Each registers its translator. It is imported when its library is loaded and an object comes that
-is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
-that use no Celery load none."""
-
-
-def register_translator(library: str, translator: Translator) -> None:
-    _TRANSLATORS[library] = translator
-
-
-def translated(new: NewTask) -> Translated:
-    """Return the same task by its name, with what is known of its handler.
-
-    Raises:
-        InvalidTaskError: no translator knows such an object, or it cannot become a task.
-    """
-    for library, module in _MODULES.items():
-        if library in sys.modules:
-            importlib.import_module(module)
-    for translator in _TRANSLATORS.values():
-        if (answer := translator(new)) is not None:
+def _translated(new: NewTask) -> tuple[NewTask, HandlerSpec | None]:
+    """Return a task that is neither a name nor a handler by its name, with its handler if known."""
+    if "celery" in modules:
+        answer: tuple[NewTask, HandlerSpec | None] | None
+        answer = importlib.import_module(TRANSLATION).translate(new)
+        if answer is not None:
             return answer
     if inspect.isroutine(new.task):
         what = "is a function that is no handler"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -72,7 +71,9 @@ def get_task(session: Sync | Raw, task_id: int) -> Task | None:
     >>> print(task.name, task.state)
     mail.send PENDING
     """
-    task = on_connection(session, partial(browse.get, task_id=check_id(task_id)))
+    task_id = check_id(task_id)
+    with on_connection(session) as connection:
+        task = browse.get(connection, task_id)
     return None if task is None else opened_task(task)
 
 
@@ -89,20 +90,13 @@ def load_large_values(session: Sync | Raw, task: Task) -> Task:
         LargeValueLostError: the task has gone meanwhile, or what keeps its values has lost one.
         LargeStoreError: the object store does not answer.
     """
-    return on_connection(session, partial(in_full, task=task))
+    with on_connection(session) as connection:
+        payload = _in_full(connection, task.id, task.payload, PAYLOAD)
+        result = _in_full(connection, task.id, task.result, RESULT)
+    return opened_task(replace(task, payload=payload, result=result))
 
 
-def in_full(connection: Connection, task: Task) -> Task:
-    """Do it on a connection; the same errors."""
-    full = replace(
-        task,
-        payload=_value(connection, task.id, task.payload, PAYLOAD),
-        result=_value(connection, task.id, task.result, RESULT),
-    )
-    return opened_task(full)
-
-
-def _value(connection: Connection, task_id: int, value: Any, kind: str) -> Any:
+def _in_full(connection: Connection, task_id: int, value: Any, kind: str) -> Any:
     reference = reference_of(value)
     if reference is None:
         return value
@@ -123,35 +117,33 @@ def explain_task(
     >>> explain_task(session, task_id).findings[0].fact
     'Its queue default was paused just now (...): mail server is away'
     """
-    verb = partial(_explained, task_id=check_id(task_id), settings=settings)
-    return on_connection(session, verb)
-
-
-def _explained(connection: Connection, task_id: int, settings: Settings | None) -> Explanation:
+    task_id = check_id(task_id)
     if settings is None:
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  it costs 50 ms
 
         settings = load_settings()
-    facts = read_facts(
-        connection,
-        task_id,
-        lease=settings.lease,
-        late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
-        heartbeat_every=settings.renew_every,
-    )
-    found = groups_of(connection, task_id, exists=facts.row is not None)
-    facts = replace(facts, **found._asdict())
-    facts = masked_facts(connection, facts)
-    if facts.waiting is not None:
-        said = {each.queue: each for each in queue_settings.find_queues(connection, now=facts.now)}
-        name = facts.waiting.name
-        down = [
-            standing
-            for standing in circuit_breakers.find_breakers(connection, now=facts.now)
-            if name in standing.names and standing.state is not BreakerState.CLOSED
-        ]
-        queue = said.get(facts.waiting.queue)
-        facts = replace(facts, queue=queue, breaker=down[0] if down else None)
+    with on_connection(session) as connection:
+        facts = read_facts(
+            connection,
+            task_id,
+            lease=settings.lease,
+            late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
+            heartbeat_every=settings.renew_every,
+        )
+        found = groups_of(connection, task_id, exists=facts.row is not None)
+        facts = _masked_facts(connection, replace(facts, **found._asdict()))
+        if facts.waiting is not None:
+            name, queue = facts.waiting.name, facts.waiting.queue
+            queues = queue_settings.find_queues(connection, now=facts.now)
+            breakers = circuit_breakers.find_breakers(connection, now=facts.now)
+            facts = replace(
+                facts,
+                queue=next((each for each in queues if each.queue == queue), None),
+                breaker=next(
+                    (b for b in breakers if name in b.names and b.state != BreakerState.CLOSED),
+                    None,
+                ),
+            )
     return explain(facts)
 
 
@@ -161,14 +153,11 @@ def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "
     >>> print(cancel_task(session, task_id, by="anna", why="ordered twice"))
     cancelled
     """
-    verb = partial(_cancelled, task_id=check_id(task_id), by=check_author(by, why))
-    return on_connection(session, verb)
-
-
-def _cancelled(connection: Connection, task_id: int, by: Author) -> Cancelled:
-    answer = cancel(connection, task_id, by=by)
-    if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
-        _note(connection, BulkAction.CANCEL, task_id, answer, by)
+    task_id, author = check_id(task_id), check_author(by, why)
+    with on_connection(session) as connection:
+        answer = cancel(connection, task_id, by=author)
+        if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
+            _note(connection, BulkAction.CANCEL, task_id, answer, author)
     return answer
 
 
@@ -192,11 +181,10 @@ def cancel_tasks(
     """
     if name is None and biz_key is None:
         raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
-    connection = connection_of(session)
-    wanted = check_author(by, why)
-    done = cancel_many(connection, name=name, biz_key=biz_key, by=wanted)
+    connection, author = connection_of(session), check_author(by, why)
+    done = cancel_many(connection, name=name, biz_key=biz_key, by=author)
     if done.ids:
-        chosen = {"name": name, "biz_key": biz_key, **wanted.reason}
+        chosen = {"name": name, "biz_key": biz_key, **author.reason}
         note(
             connection,
             BulkAction.CANCEL,
@@ -218,14 +206,11 @@ def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    verb = partial(_requeued, task_id=check_id(task_id), by=check_author(by, why))
-    return on_connection(session, verb)
-
-
-def _requeued(connection: Connection, task_id: int, by: Author) -> Requeued:
-    answer = requeue(connection, task_id, by=by)
-    if answer is Requeued.REQUEUED:
-        _note(connection, BulkAction.REQUEUE, task_id, answer, by)
+    task_id, author = check_id(task_id), check_author(by, why)
+    with on_connection(session) as connection:
+        answer = requeue(connection, task_id, by=author)
+        if answer is Requeued.REQUEUED:
+            _note(connection, BulkAction.REQUEUE, task_id, answer, author)
     return answer
 
 
@@ -233,46 +218,6 @@ def _note(
     connection: Connection, action: BulkAction, task_id: int, answer: str, by: Author
 ) -> None:
     note(connection, action, by.reason, who=by.who, ids=[task_id], answers={str(answer): 1})
-
-
-aload_large_values: Final = made_async(load_large_values)
-aget_task: Final = made_async(get_task)
-Row = TypeVar("Row")
-
-
-def masked_texts(connection: Connection, texts: Mapping[int, str]) -> dict[int, str]:
-    """Return texts, by the ids of their tasks, without what rules mask in these tasks' payloads."""
-    rules, found = masks(), dict(texts)
-    if rules and found:
-        for task_id, name, payload in payloads(connection, list(found)):
-            found[task_id] = rules.text(name, found[task_id], payload)
-    return found
-
-
-def masked_errors(connection: Connection, rows: Iterable[Row], by: str = "id") -> list[Row]:
-    """Return dataclasses with their ``error`` masked; ``by`` is their field with the task's id."""
-    some: list[Any] = list(rows)
-    texts = masked_texts(connection, {getattr(r, by): r.error for r in some if r.error})
-    return [replace(r, error=texts[getattr(r, by)]) if r.error else r for r in some]
-
-
-def masked_facts(connection: Connection, facts: TaskFacts) -> TaskFacts:
-    """Return what is known of a task with the texts of its errors masked."""
-    row, last = facts.row, facts.last
-    if row is None:
-        return facts
-    if last is not None:
-        message = masked_texts(connection, {row.id: last.message})[row.id]
-        last = replace(last, message=message)
-    return replace(facts, row=masked_errors(connection, [row])[0], last=last)
-
-
-aexplain_task: Final = made_async(explain_task)
-acancel_task: Final = made_async(cancel_task)
-acancel_tasks: Final = made_async(cancel_tasks)
-arequeue_task: Final = made_async(requeue_task)
-FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 0.05, 1.5, 1.0
-"""A task of milliseconds is seen soon; a look a second at one of hours costs nobody anything."""
 
 
 def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Duration) -> Task:
@@ -295,13 +240,13 @@ def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Dur
             f"{shown(caller)} isn't an Engine, Session or Connection. "
             "Pass the Engine of your sessions; async ones go to await_task."
         )
-    _check_idle(caller)
-    span = named_duration("timeout", timeout)
-    task_id = check_id(task_id)
-    waits = pauses(span.total_seconds())
-    while (task := _known(_look(caller, task_id), task_id)).state not in TERMINAL:
-        time.sleep(_next(waits, task, span))
-    return task
+    waits = _Waits(caller, task_id, timeout)
+    while True:
+        with _transaction(caller) as begun:
+            task = get_task(begun if isinstance(caller, Engine) else caller, task_id)
+        if task is not None and task.state in TERMINAL:
+            return task
+        time.sleep(waits.next_s(task))
 
 
 async def await_task(
@@ -314,27 +259,49 @@ async def await_task(
             f"{shown(caller)} isn't an AsyncEngine, AsyncSession or AsyncConnection. "
             "Pass the AsyncEngine of your sessions; others go to wait_task."
         )
-    _check_idle(caller)
-    span = named_duration("timeout", timeout)
-    task_id = check_id(task_id)
-    waits = pauses(span.total_seconds())
-    while (task := _known(await _alook(caller, task_id), task_id)).state not in TERMINAL:
-        await asyncio.sleep(_next(waits, task, span))
-    return task
+    waits = _Waits(caller, task_id, timeout)
+    while True:
+        async with _transaction(caller) as begun:
+            task = await aget_task(begun if is_async_engine(caller) else caller, task_id)
+        if task is not None and task.state in TERMINAL:
+            return task
+        await asyncio.sleep(waits.next_s(task))
+
+
+aget_task: Final = made_async(get_task)
+aload_large_values: Final = made_async(load_large_values)
+aexplain_task: Final = made_async(explain_task)
+acancel_task: Final = made_async(cancel_task)
+acancel_tasks: Final = made_async(cancel_tasks)
+arequeue_task: Final = made_async(requeue_task)
+
+
+class _Waits:
+    def __init__(self, caller: Any, task_id: int, timeout: Duration) -> None:
+        _check_idle(caller)
+        self._span = named_duration("timeout", timeout)
+        self._task_id = check_id(task_id)
+        self._pauses = pauses(self._span.total_seconds())
+
+    def next_s(self, task: Task | None) -> float:
+        """Return the seconds until the next look at a task that is not over."""
+        if task is None:
+            raise UnknownTaskError(self._task_id)
+        for pause_s in self._pauses:
+            return pause_s
+        raise WaitTimeoutError(task.id, task.name, task.state, format_duration(self._span))
+
+
+FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 0.05, 1.5, 1.0
+"""A task of milliseconds is seen soon; one read per second for one of hours costs little."""
 
 
 def pauses(span_s: float, clock: Callable[[], float] = time.monotonic) -> Iterator[float]:
-    """Yield the pause after each look but the last one, which is at the end of the span."""
+    """Yield the pause after each read but the last one, which is at the end of the span."""
     ends, pause = clock() + span_s, FIRST_PAUSE_S
     while (left := ends - clock()) > 0:
         yield min(pause, left)
         pause = min(pause * GROWTH, LONGEST_PAUSE_S)
-
-
-def _next(waits: Iterator[float], task: Task, span: timedelta) -> float:
-    for pause in waits:
-        return pause
-    raise WaitTimeoutError(task.id, task.name, task.state, format_duration(span))
 
 
 def _check_idle(caller: Any) -> None:
@@ -352,29 +319,36 @@ def _check_idle(caller: Any) -> None:
         )
 
 
-def _look(caller: Any, task_id: int) -> Task | None:
-    if isinstance(caller, Engine):
-        with caller.begin() as connection:
-            return get_task(connection, task_id)
-    if is_raw(caller):
-        with nullcontext() if caller.autocommit else caller.transaction():
-            return get_task(caller, task_id)
-    with caller.begin():
-        return get_task(caller, task_id)
+def _transaction(caller: Any) -> Any:
+    """Return a context of one, sync or async as the caller is; an engine's yields a connection."""
+    if is_raw(caller) or is_async_raw(caller):
+        return nullcontext() if caller.autocommit else caller.transaction()
+    return caller.begin()
 
 
-async def _alook(caller: Any, task_id: int) -> Task | None:
-    if is_async_engine(caller):
-        async with caller.begin() as connection:
-            return await aget_task(connection, task_id)
-    if is_async_raw(caller):
-        async with nullcontext() if caller.autocommit else caller.transaction():
-            return await aget_task(caller, task_id)
-    async with caller.begin():
-        return await aget_task(caller, task_id)
+Row = TypeVar("Row")
 
 
-def _known(task: Task | None, task_id: int) -> Task:
-    if task is None:
-        raise UnknownTaskError(task_id)
-    return task
+def masked_texts(connection: Connection, texts: Mapping[int, str]) -> dict[int, str]:
+    """Return texts, by the ids of their tasks, without what rules mask in these tasks' payloads."""
+    rules, found = masks(), dict(texts)
+    if rules and found:
+        for task_id, name, payload in payloads(connection, list(found)):
+            found[task_id] = rules.text(name, found[task_id], payload)
+    return found
+
+
+def masked_errors(connection: Connection, rows: Iterable[Row], by: str = "id") -> list[Row]:
+    """Return dataclasses with their ``error`` masked; ``by`` is their field with the task's id."""
+    some: list[Any] = list(rows)
+    texts = masked_texts(connection, {getattr(r, by): r.error for r in some if r.error})
+    return [replace(r, error=texts[getattr(r, by)]) if r.error else r for r in some]
+
+
+def _masked_facts(connection: Connection, facts: TaskFacts) -> TaskFacts:
+    row, last = facts.row, facts.last
+    if row is None:
+        return facts
+    if last is not None:
+        last = replace(last, message=masked_texts(connection, {row.id: last.message})[row.id])
+    return replace(facts, row=masked_errors(connection, [row])[0], last=last)

@@ -8,8 +8,8 @@ in ``sys.modules`` and import none. Anything else is an InvalidConnectionError.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
@@ -31,7 +31,8 @@ T = TypeVar("T")
 class DjangoConnection(Protocol):
     """``django.db.connection``, or one of ``connections``, for type checkers."""
 
-    def __getattr__(self, name: str, /) -> Any: ...
+    def __getattr__(self, name: str, /) -> Any:
+        """It passes all on."""
 
 
 Sync: TypeAlias = "Session | Connection | scoped_session[Any]"
@@ -40,15 +41,17 @@ Raw: TypeAlias = "psycopg.Connection[Any] | DjangoConnection"
 AsyncRaw: TypeAlias = "psycopg.AsyncConnection[Any]"
 
 
-def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
-    """Call a verb in the caller's transaction; with autocommit, in one of its own."""
+@contextmanager
+def on_connection(session: Sync | Raw) -> Iterator[Connection]:
+    """Yield the connection of the caller's transaction; with autocommit, of one of its own."""
     caller: Any = unwrapped(session)
     if not is_raw(caller):
-        return verb(connection_of(caller))
+        yield connection_of(caller)
+        return
     from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
 
     with caller.transaction() if caller.autocommit else nullcontext():
-        return verb(on_psycopg(caller))
+        yield on_psycopg(caller)
 
 
 def made_async(
@@ -73,7 +76,7 @@ def made_async(
 
 
 def noted(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the same; the session of an async handler notes the coroutines made with it."""
+    """Return the same; the session of an async handler notes what was made with it."""
 
     @wraps(verb)
     def made(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -118,6 +121,7 @@ def writing_connection_of(session: Sync) -> Connection:
 
 
 def checked_engine(engine: object, *, advice: str) -> Engine:
+    """Return the Engine."""
     if not isinstance(engine, Engine):
         raise InvalidConnectionError(f"{shown(engine)} isn't an Engine. {advice}")
     return engine
@@ -132,6 +136,7 @@ def is_async_session(session: object) -> bool:
 
 
 def checked_async(session: Async) -> AsyncSession | AsyncConnection:
+    """Return the AsyncSession or AsyncConnection."""
     whole: AsyncSession | AsyncConnection = unwrapped(session)
     if not is_async_session(whole):
         raise InvalidConnectionError(
@@ -144,23 +149,28 @@ def checked_async(session: Async) -> AsyncSession | AsyncConnection:
 def unwrapped(session: Any) -> Any:
     """Return the session or connection that a proxy stands for at the moment."""
     kind: Any = type(session)
-    unwrap = _unwrapper_of(kind)
+    unwrap = _way_into(kind)
     return session if unwrap is None else unwrap(session)
 
 
 @lru_cache(64)
-def _unwrapper_of(kind: Any) -> Callable[[Any], Any] | None:
+def _way_into(kind: Any) -> Callable[[Any], Any] | None:
     scoped = _descends(kind, "sqlalchemy.ext.asyncio", ("async_scoped_session",))
     if scoped or issubclass(kind, scoped_session):
-        return lambda scoped: scoped()
-    proxy = _descends(kind, "django.utils.connection", ("ConnectionProxy",))
-    if proxy or _descends(kind, "django.db.backends.base.base", ("BaseDatabaseWrapper",)):
+        return _of_registry
+    if _descends(kind, "django.utils.connection", ("ConnectionProxy",)):
+        return _of_django
+    if _descends(kind, "django.db.backends.base.base", ("BaseDatabaseWrapper",)):
         return _of_django
     return None
 
 
+def _of_registry(scoped: Any) -> Any:
+    return scoped()
+
+
 def _of_django(wrapper: Any) -> Any:
-    """Return psycopg's connection, in the transaction that Django began on it."""
+    """Return psycopg's connection, in the transaction that Django has begun on it."""
     if getattr(wrapper, "vendor", None) == "postgresql":
         wrapper.ensure_connection()
         if is_raw(wrapper.connection):
@@ -173,25 +183,29 @@ def _of_django(wrapper: Any) -> Any:
 
 
 def commit_of_django(session: object) -> Callable[[Callable[[], object]], None]:
-    """Return Django's ``on_commit``, which takes a function to call after the commit.
+    """Return what takes a function to call after the commit, if that is one of Django's.
 
-    For other connections, whose commit we do not see, it is one that does nothing.
+    Of any other connection nobody learns of its commit: nothing will be called.
 
     Raises:
         InvalidConnectionError: there is no transaction, so that a new task would commit alone.
     """
     django: Any = session
     kind: Any = type(session)
-    if _unwrapper_of(kind) is not _of_django:
-        return lambda _: None
+    if _way_into(kind) is not _of_django:
+        return _unheard
     if django.in_atomic_block:
         return partial(django.on_commit, robust=True)
     if not django.get_autocommit():
-        return lambda _: None
+        return _unheard
     raise InvalidConnectionError(
         f"Django's connection {django.alias!r} is in no transaction, so that the task would commit "
         f"alone. Create it within transaction.atomic(using={django.alias!r})."
     )
+
+
+def _unheard(_after_commit: Callable[[], object]) -> None:
+    pass
 
 
 def is_raw(session: object) -> TypeIs[psycopg.Connection[Any]]:
@@ -214,7 +228,7 @@ def _descends(kind: type, library: str, names: tuple[str, ...]) -> bool:
 
 
 def shown(session: object) -> str:
-    """Name the type of a refused argument; SQLAlchemy and psycopg share some names."""
+    """Name the type of what is refused; SQLAlchemy and psycopg share some names."""
     kind = type(session)
     if session is None:
         return "None"

@@ -25,7 +25,7 @@ from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.edit import edit_payload
+from tasks_app.runtime.api.amend_waiting import edit_payload
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task

@@ -20,8 +20,8 @@ from tasks_app.pool.operations.selection import ROWS_PER_PAGE
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.runtime.api.bulk import STEP, Done, foresee_bulk, foresee_rest, run_bulk, start_bulk
-from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
+from tasks_app.runtime.api.bulk import STEP, foresee_bulk, foresee_rest, run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN, Done
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler

@@ -24,7 +24,7 @@ from tasks_app import (
 from tasks_app.domain.encryption import parse_token, token_of
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError, InvalidTaskError
 from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
-from tasks_app.runtime.api.edit import edit_payload
+from tasks_app.runtime.api.amend_waiting import edit_payload
 from tasks_app.runtime.encryption.encryption import encryption
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
@@ -223,15 +223,16 @@ def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
 ) -> None:
     from tasks_app.domain.tasks.states import Pool, State
     from tasks_app.pool.operations.selection import SelectedTask
-    from tasks_app.runtime.api.bulk_step import Edits
+    from tasks_app.runtime.api.bulk_step import edited_payload
 
     configure(encrypted_tasks="t")
     echo(bench)
     task_id = bench.create(payload={"n": 1})
     stored = bench.sql("SELECT payload::text FROM task_pending WHERE id = :id", id=task_id)
+    found = SelectedTask(task_id, "t", State.PENDING, stored)
 
     with pytest.raises(InvalidSelectionError, match="is encrypted"):
-        Edits({"n": 2}, bench.registry).payload(SelectedTask(task_id, "t", State.PENDING, stored))
+        edited_payload(found, {"n": 2}, bench.registry)
     assert bench.task(task_id).pool == Pool.PENDING
 
 

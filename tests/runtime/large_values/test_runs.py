@@ -30,7 +30,7 @@ from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.large_values.store import RESULT, LargePayload, Reference, reference_of
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import write_value
-from tasks_app.runtime.api.edit import edit_payload
+from tasks_app.runtime.api.amend_waiting import edit_payload
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values import LargeValues
 from tasks_app.runtime.leader.maintainer import LargeValueUpkeep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
@@ -144,22 +145,10 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
     now = time.monotonic()
     runs = [(task.run, now - LIMIT_S) for task in past] + [(task.run, now) for task in others]
     for place, (run, since) in enumerate(runs):
-        bench.slots.write(
-            scoreboard.run_offset(0, place), scoreboard.pack_run(run, since, since + LIMIT_S)
-        )
-    bench.slots.write(
-        scoreboard.head_offset(0),
-        scoreboard.pack_head(
-            pid=NOBODY,
-            born=1.0,
-            owner="dead",
-            beat=now,
-            hungry=0.0,
-            places=len(runs),
-            unlisted=0,
-            messages=0,
-        ),
-    )
+        entry = scoreboard.RUN.pack(*run, since, since + LIMIT_S)
+        bench.slots.write(scoreboard.run_offset(0, place), entry)
+    head = scoreboard.HEAD.pack(NOBODY, 1.0, b"dead", now, 0.0, len(runs), 0, 0)
+    bench.slots.write(scoreboard.head_offset(0), head)
     (view,) = bench.slots.occupied()
     bench.slots.note_kill(view, now)
 
@@ -233,7 +222,7 @@ def test_the_log_of_a_kill_names_who_was_past_the_limit(
 def test_a_note_of_a_kill_is_not_of_the_next_child_in_the_slot(bench: Bench) -> None:
     bench.slots.take("next")
     (view,) = bench.slots.occupied()
-    bench.slots.write(scoreboard.kill_offset(view.index), scoreboard.pack_kill(NOBODY, 1.0))
+    bench.slots.note_kill(replace(view, pid=NOBODY), 1.0)
 
     (view,) = bench.slots.occupied()
 
