@@ -16,7 +16,7 @@ from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.errors import PendingWrite, PendingWrites
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.statistics import TASK_COUNTS
 
 log = quiet_logger(__name__)
