@@ -36,7 +36,9 @@ class KeyList:
         relation = find(connection, source)
         found = histogram(connection, relation)
         nulls = count_nulls(connection, relation)
-        counted: dict[Key | None, int] = {**found, **({None: nulls} if nulls else {})}
+        counted: dict[Key | None, int] = dict(found.items())
+        if nulls:
+            counted[None] = nulls
         lists = {number: list(map(in_utc, values)) for number, values in self.lists.items()}
         added = _assign(lists, counted) if self.auto_assign else []
         partitions = tuple(_listed(no, values, counted) for no, values in sorted(lists.items()))
