@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.startup import set_up_framework, uncollected
 
 
 def find_app() -> Any:
@@ -16,7 +16,6 @@ def find_app() -> Any:
 with uncollected():  # little of what imports make is garbage
     from tasks_app.domain.config.settings import load_settings
     from tasks_app.domain.errors import EXIT_USAGE, ConfigurationError
-    from tasks_app.runtime.project import set_up_framework
 
     try:
         from tasks_app.broker.app import make_celery  # its tables have the schema's name in them

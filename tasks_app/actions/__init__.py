@@ -1,3 +1,3 @@
-"""What people do to tasks, queues, schedules and the rest: each action is one record."""
+"""What people do to tasks, queues, schedules and limits: each action is one record."""
 
 from __future__ import annotations

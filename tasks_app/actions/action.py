@@ -31,7 +31,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    said: str
+    text: str
     """A sentence for the person who asked."""
     fields: Any = None
     """What the command prints as JSON. None: the answer is no, and it exits with 1."""

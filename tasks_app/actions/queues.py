@@ -69,12 +69,10 @@ def pause(connection: Connection, queue: str, given: Pausing, by: str) -> Action
     changed = verbs.pause_queue(
         connection, queue, given.reason, resume_at=until, resume_in=given.resume_in, by=by
     )
-    fields = {"queue": queue, "paused": True, "changed": changed}
-    if not changed:
-        return ActionResult(
-            "Nothing was changed: it is paused. Resume it first.", fields, changed=False
-        )
-    return ActionResult(f"{_subject(queue)} is paused. Running tasks go on.", fields)
+    text = "Nothing was changed: it is paused. Resume it first."
+    if changed:
+        text = f"{_subject(queue)} is paused. Running tasks go on."
+    return ActionResult(text, {"queue": queue, "paused": True, "changed": changed}, changed)
 
 
 @action(Role.OPERATOR, "Resume", "/queues/{queue:path}/resume", command="resume")
@@ -84,10 +82,10 @@ def resume(connection: Connection, queue: str, _: Nothing, by: str) -> ActionRes
     if verbs.get_queue(connection, EVERY_QUEUE) is not None:
         text = "Every queue is paused: an admin can resume them. Run: tasks-app resume --all"
         return ActionResult(text, changed=bool(resumed))
-    if not resumed:
-        text = "Nothing was changed: it is not paused."
-        return ActionResult(text, {"resumed": []}, changed=False)
-    return ActionResult(f"{_subject(queue)} is not paused any more.", {"resumed": resumed})
+    text = "Nothing was changed: it is not paused."
+    if resumed:
+        text = f"{_subject(queue)} is not paused any more."
+    return ActionResult(text, {"resumed": resumed}, bool(resumed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +241,10 @@ def override(connection: Connection, _: None, given: Override, by: str) -> Actio
     dependency, mode = given.dependency, given.mode
     if not override_breaker(connection, dependency, mode, by=by):
         raise NotThereError(f"There is no breaker {dependency}. Run: tasks-app breakers list")
+    undo = f"tasks-app breakers auto {dependency}"
+    text = f"Breaker {dependency} is {mode} by hand. Undo: {undo}"
     if mode is BreakerMode.AUTO:
         text = f"The outcomes of breaker {dependency} decide again."
-    else:
-        word = "open" if mode is BreakerMode.OPEN else "closed"
-        undo = f"tasks-app breakers auto {dependency}"
-        text = f"Breaker {dependency} is {word} by hand. Undo: {undo}"
     return ActionResult(text, {"dependency": dependency, "mode": mode})
 
 

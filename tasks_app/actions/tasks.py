@@ -93,23 +93,23 @@ _CHOSEN = "By id, or all that the options select."
 
 
 def _action(
-    word: Word, label: str, verb: Callable[..., Any], text: str, rest: str = "", **more: Any
+    word: Word, verb: Callable[..., Any], text: str, details: str, **more: Any
 ) -> TaskAction:
     def run(connection: Connection, task_id: int, given: Any, by: str) -> ActionResult:
         if verb(connection, task_id, by=by, **asdict(given)) in CHANGES:
             return ActionResult(f"Done: {word}.")
         return ActionResult(UNCHANGED, changed=False)
 
-    run.__doc__ = f"{text}\n\n{rest}"
+    run.__doc__ = f"{text}\n\n{details}"
+    label, path = word.replace("-", " ").capitalize(), f"/tasks/{{task_id}}/{word}"
     made = {"run": run, "verb": verb, "word": word, "label": label, "role": Role.OPERATOR}
-    where = {"path": f"/tasks/{{task_id}}/{word}", "on": "task_id", "command": str(word)}
+    where = {"path": path, "on": "task_id", "command": str(word)}
     return TaskAction(**{**made, **where, "takes": Why, **more})
 
 
 OF_TASKS = (
     _action(
         Word.REQUEUE,
-        "Requeue",
         requeue_task,
         "Return finished tasks to the pending pool. Failures begin at 0.",
         "Their ids and idempotency keys stay. By id, or all of the error pool that the options "
@@ -117,7 +117,6 @@ OF_TASKS = (
     ),
     _action(
         Word.CANCEL,
-        "Cancel",
         cancel_task,
         "Cancel tasks by id, or all that the options select.",
         'Waiting ones are cancelled at once. Running ones get a request ("requested") within '
@@ -125,7 +124,6 @@ OF_TASKS = (
     ),
     _action(
         Word.RUN_NOW,
-        "Run now",
         amend.run_task_now,
         "Make waiting tasks due now.",
         f"{_CHOSEN} It ends the wait for a date, a retry or a release.",
@@ -133,14 +131,12 @@ OF_TASKS = (
     ),
     _action(
         Word.HOLD,
-        "Hold",
         amend.hold_task,
         "Keep waiting tasks from running.",
         f"{_CHOSEN} They wait until you release them; one that has an expires_at still expires.",
     ),
     _action(
         Word.RELEASE,
-        "Release",
         amend.release_task,
         "Give held tasks their dates back.",
         f"{_CHOSEN} A date that has passed means now, or with --rate one after the other; a later "
@@ -149,7 +145,6 @@ OF_TASKS = (
     ),
     _action(
         Word.RESCHEDULE,
-        "Reschedule",
         amend.reschedule_task,
         "Give waiting tasks another date.",
         f"{_CHOSEN} A held task stays held, and gets the new date when it is released.",
@@ -158,7 +153,6 @@ OF_TASKS = (
     ),
     _action(
         Word.REPRIORITISE,
-        "Reprioritise",
         amend.reprioritise_task,
         "Give waiting tasks another priority.",
         _CHOSEN,
@@ -167,23 +161,15 @@ OF_TASKS = (
     ),
     _action(
         Word.MOVE,
-        "Move",
         amend.move_task,
         "Put waiting tasks into another queue.",
         f"{_CHOSEN} A message that was sent may still start a task in its old queue.",
         takes=AnotherQueue,
         says="A message that was sent may still start it in its old queue.",
     ),
-    _action(
-        Word.ENABLE,
-        "Enable",
-        amend.enable_task,
-        "Let disabled tasks run when they are due.",
-        _CHOSEN,
-    ),
+    _action(Word.ENABLE, amend.enable_task, "Let disabled tasks run when they are due.", _CHOSEN),
     _action(
         Word.DISABLE,
-        "Disable",
         amend.disable_task,
         "Let waiting tasks end as SKIPPED when they are due. To keep them, use hold.",
         _CHOSEN,
@@ -197,10 +183,9 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
     """Let the tasks behind a failed one of their order key go on. It stays in the error pool."""
     if unblock_task(connection, task_id, by=by):
         return ActionResult("The tasks behind it go on.", {"id": task_id, "unblocked": True})
+    text = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
     if browse.get(connection, task_id) is None:
         text = f"There is no task {task_id}. Run: tasks-app list"
-    else:
-        text = f"Task {task_id} holds no order key. Run: tasks-app show {task_id}"
     return ActionResult(text, changed=False)
 
 
@@ -219,9 +204,8 @@ def mark_known(connection: Connection, fingerprint: str, given: Known, by: str) 
     until: timedelta | None = given.until
     if mark_error_known(connection, fingerprint, by=by, until=until, note=given.note):
         return ActionResult("Marked as known.")
-    return ActionResult(
-        f"No failed task has {fingerprint:.40}. Run: tasks-app errors", changed=False
-    )
+    text = f"No failed task has {fingerprint:.40}. Run: tasks-app errors"
+    return ActionResult(text, changed=False)
 
 
 _UNKNOWN = {"command": "errors unknown"}
@@ -243,7 +227,7 @@ def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -
     if group_rows.get_group(connection, group_id) is None:
         raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
     done = cancel_group(connection, group_id, by=by, why=given.why)
-    text = f"{done.cancelled} cancelled, {done.requested} told to stop."
+    text = f"{done.cancelled} cancelled, {done.requested} asked to stop."
     fields = {"group": group_id, **asdict(done)}
     return ActionResult(text, fields, changed=bool(done.cancelled or done.requested))
 

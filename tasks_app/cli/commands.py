@@ -104,8 +104,8 @@ def run_action(
 
 def print_result(done: ActionResult, *, json_: bool) -> None:
     if done.fields is None:
-        output.refuse(done.said)
-    output.print_answer(done.said, done.fields, json_=json_)
+        output.refuse(done.text)
+    output.print_answer(done.text, done.fields, json_=json_)
 
 
 # What a user typed. Each raises click.BadParameter if it cannot be read.

@@ -22,7 +22,7 @@ from tasks_app.embedded.folder import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.project import set_up_framework
+from tasks_app.runtime.startup import set_up_framework
 
 _WHY = "tasks_app.why"  # the key in a context of click
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.startup import uncollected
 
 SECTIONS = {
     "Run": {

@@ -42,7 +42,7 @@ def pause(queue: str | None, *, every: bool, older: str | None, json_: bool, **g
         alive = heartbeats.live_workers(connection, settings().lease)
     served = sorted({each for worker in alive for each in worker.queues})
     is_served = bool(served) if every else name in served
-    output.print_answer(done.said, {**done.fields, "served": is_served}, json_=json_)
+    output.print_answer(done.text, {**done.fields, "served": is_served}, json_=json_)
     if not is_served and not every:
         others = f" Those that are served: {', '.join(served)}." if served else ""
         click.echo(f"No live worker serves the queue {name}.{others}", err=True)

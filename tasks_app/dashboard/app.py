@@ -105,23 +105,22 @@ def _answer_with(status: int, sentence: str) -> Callable[[Request, Exception], R
     return lambda request, _: _answer(request, status, sentence)
 
 
-def _refused(request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, security.HttpError) else 500
-    response = _answer(request, status, str(error))
-    if status == _UNAUTHORIZED:
+def _refused(request: Request, error: Any) -> Response:
+    response = _answer(request, error.status, str(error))
+    if error.status == _UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Basic realm="tasks_app", charset="UTF-8"'
     return response
 
 
-def _not_routed(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == _WRONG_METHOD:
-        return _answer(request, status, f"This address does not take {request.method}.")
-    return _answer(request, status, "There is no such page.")
+def _not_routed(request: Request, error: Any) -> Response:
+    why = "There is no such page."
+    if error.status_code == _WRONG_METHOD:
+        why = f"This address does not take {request.method}."
+    return _answer(request, error.status_code, why)
 
 
-def _database_failed(request: Request, error: Exception) -> Response:
-    state = sqlstate(error) if isinstance(error, DBAPIError) else None
+def _database_failed(request: Request, error: Any) -> Response:
+    state = sqlstate(error)
     if state == _CANCELLED:
         why = "The database took too long for this. Narrow the filter by queue, name or pool."
     elif state == _NO_TABLE:
@@ -129,5 +128,5 @@ def _database_failed(request: Request, error: Exception) -> Response:
     elif state:
         why = f"The database refused this (SQLSTATE {state}). Run: tasks-app doctor"
     else:
-        why = str(why_unreachable(str(getattr(error, "orig", ""))))
+        why = str(why_unreachable(str(error.orig)))
     return _answer(request, 503, why)

@@ -72,13 +72,9 @@ class Hosted(RequestHandler):
         self._answered = False
 
     def set_default_headers(self) -> None:
-        """Leave them to the application."""
+        """Leave it to the application: for an ETag Tornado would hold back streams."""
 
-    def check_xsrf_cookie(self) -> None:
-        """Leave it to the application, which also checks where no password is needed."""
-
-    def compute_etag(self) -> None:
-        """Leave it to the application: Tornado would hold back streams."""
+    check_xsrf_cookie = compute_etag = set_default_headers
 
     def on_connection_close(self) -> None:
         self._gone.set()
@@ -90,11 +86,11 @@ class Hosted(RequestHandler):
         elif self.request.path == self._mount:
             self.redirect(f"{self._mount}/")
         else:
-            await self._run(user)
+            await self._call_app(user)
 
     get = head = post = put = patch = delete = options = _serve
 
-    async def _run(self, user: Any) -> None:
+    async def _call_app(self, user: Any) -> None:
         request, body = self.request, [self.request.body]
         scope = {
             "type": "http",

@@ -125,13 +125,12 @@ def set_notice(request: Request, response: Response, sentence: str, *, changed: 
     set_cookie(request, response, NOTICE, value)
 
 
-def segment(name: str) -> str:
-    """Return any name as one segment of an address."""
+def _segment(name: str) -> str:
     return quote(name, safe="")
 
 
 def place_of(hit: Hit) -> str:
-    return _PLACES[hit.kind].format(segment(hit.key))
+    return _PLACES[hit.kind].format(_segment(hit.key))
 
 
 def offered(finding: Finding) -> tuple[str, str, dict[str, str]] | None:
@@ -156,22 +155,21 @@ def _without(filters: dict[str, str], name: str) -> Markup:
 
 
 def age(at: datetime | None, now: datetime) -> Markup:
-    """Return how long ago, which a script updates, with the instant on hover."""
-    if at is None:
-        return _NONE
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        at.astimezone(UTC).isoformat(), to_the_second(at), distance_in_words(at, now)
-    )
+    """Return how long ago, with the instant on hover."""
+    return _NONE if at is None else _time(at, distance_in_words(at, now))
 
 
 def since(at: datetime | None, now: datetime) -> Markup:
-    """Return how long it has lasted, which a script updates."""
+    """Return how long it has lasted."""
     if at is None:
         return _NONE
-    return Markup('<time class="span" datetime="{}" title="{}">{}</time>').format(
-        at.astimezone(UTC).isoformat(),
-        to_the_second(at),
-        distance_in_words(at, now).removesuffix(" ago"),
+    return _time(at, distance_in_words(at, now).removesuffix(" ago"), Markup(' class="span"'))
+
+
+def _time(at: datetime, words: str, more: str = "") -> Markup:
+    """Return words that a script updates."""
+    return Markup('<time{} datetime="{}" title="{}">{}</time>').format(
+        more, at.astimezone(UTC).isoformat(), to_the_second(at), words
     )
 
 
@@ -251,5 +249,5 @@ _TEMPLATES.filters.update(
     whole=whole,
     linked=linked,
     json=lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str),
-    segment=segment,
+    segment=_segment,
 )

@@ -104,7 +104,7 @@ class PageReader:
         self._kept.pop(key, None)
 
     def forget(self) -> None:
-        """Forget all after a change: the operator wants to see it."""
+        """Forget all: after a change the operator wants to see it."""
         with self._lock:
             self._kept.clear()
 

@@ -74,10 +74,9 @@ def guarded(
     role = getattr(handler, "role", None)
     if not isinstance(role, Role):
         raise TypeError(f"{handler.__name__} has no role. Put @requires(Role.…) above it.")
-    scraped = getattr(handler, "scraped", False)
 
     async def endpoint(request: Request) -> Response:
-        known = metrics_visitor(request, state.settings) if scraped else None
+        known = vars(handler)["scraped"] and metrics_visitor(request, state.settings)
         identity = known or await identify(request)
         if identity.ask:
             raise HttpError(401, identity.why)
@@ -103,7 +102,7 @@ async def identify(
     if role is not None:
         given = role(request)
         given = await given if inspect.isawaitable(given) else given
-        name = "" if who is None else who(request)
+        name = who(request) if who else ""
         name = await name if inspect.isawaitable(name) else name
         return Visitor(name, None if given is None else Role[given.upper()])
     if settings.dashboard_auth is not None:
@@ -112,7 +111,6 @@ async def identify(
 
 
 def metrics_visitor(request: Request, settings: Settings) -> Visitor | None:
-    """Return a viewer if the request has the password of the metrics."""
     right = settings.metrics_auth.get_secret_value() if settings.metrics_auth else ""
     name, password = _credentials(request)
     given = f"{name or ''}:{password}"

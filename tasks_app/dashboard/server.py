@@ -60,7 +60,7 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> None:
 
 
 def check_address(settings: Settings, host: str) -> None:
-    """Refuse an address that other machines reach without a password."""
+    """Refuse an address that other machines could reach without a password."""
     if settings.dashboard_auth is None and not is_local(host):
         raise ConfigurationError(
             f"The dashboard has no password, and {host} is an address that others can reach. "

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db import connections
 from django.utils.functional import cached_property
+from sqlalchemy import Connection
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
@@ -24,7 +25,6 @@ class FirstPages(Paginator):
 
     @cached_property
     def count(self) -> int:
-        """The number of rows that have a page."""
         return len(self.object_list[:COUNTED].values_list("pk", flat=True))
 
 
@@ -45,9 +45,7 @@ class TaskAdmin(admin.ModelAdmin):
         return super().get_queryset(request).using(database_alias())
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
-        database = connections[database_alias()]
-        database.ensure_connection()
-        gone = unkept(on_psycopg(database.connection))
+        gone = unkept(_connection())
         said = {"subtitle": gone.words} if gone else {}
         return super().changelist_view(request, said | (extra_context or {}))
 
@@ -59,16 +57,15 @@ class TaskAdmin(admin.ModelAdmin):
     def last_error(self, task: TaskView) -> str | None:
         if not task.error:
             return None
-        database = connections[database_alias()]
-        database.ensure_connection()
-        said = masked_texts(on_psycopg(database.connection), {task.id: task.error})
-        return said[task.id]
+        return masked_texts(_connection(), {task.id: task.error})[task.id]
 
     def has_add_permission(self, *_: Any) -> bool:
         return False
 
-    def has_change_permission(self, *_: Any) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
-    def has_delete_permission(self, *_: Any) -> bool:
-        return False
+
+def _connection() -> Connection:
+    database = connections[database_alias()]
+    database.ensure_connection()
+    return on_psycopg(database.connection)

@@ -1,4 +1,4 @@
-"""``INSTALLED_APPS``: what happens when Django has loaded all apps."""
+"""``INSTALLED_APPS``: what happens when Django has loaded all apps, and after ``migrate``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.checks import Error, register
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from tasks_app.django.configuration import database_alias, settings_of_django
+from tasks_app.django.configuration import database_alias, settings_of_django, url_of
 from tasks_app.django.connection_reset import leave_to_parent
 from tasks_app.domain.config.settings import FRAMEWORK_SETTINGS, load_settings
 from tasks_app.domain.errors import ConfigurationError
@@ -18,8 +18,6 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 class TasksAppConfig(AppConfig):
-    """Its label is ``tasks_app``."""
-
     name = "tasks_app.django"
     label = "tasks_app"
     verbose_name = "Tasks"
@@ -50,7 +48,26 @@ def _lane(database: Any, guard: Any) -> Any:
     return DjangoLane(database, guard, database_alias())
 
 
-def _migrate(**said: Any) -> None:
-    from tasks_app.django.schema import migrate_with_django  # noqa: PLC0415  only migrate needs it
+def _migrate(*, using: str, verbosity: int = 1, **_: Any) -> None:
+    """Bring our schema up to date, as ``manage.py tasks_app migrate`` does.
 
-    migrate_with_django(**said)
+    Django also calls this after each flush of a test database: then there is nothing to do.
+    """
+    if using != database_alias():
+        return
+    from tasks_app.pool import schema  # noqa: PLC0415  only migrate needs it
+    from tasks_app.runtime.db.database import Database  # noqa: PLC0415
+    from tasks_app.runtime.leader.maintainer import Maintainer  # noqa: PLC0415
+    from tasks_app.runtime.migration import migrate  # noqa: PLC0415
+
+    database = Database(url_of(using))
+    try:
+        with database.begin() as connection:
+            behind = schema.is_behind(connection)
+        if behind:
+            before, after = migrate(database)
+            Maintainer(database).run_once()
+            if verbosity:
+                print(f"  tasks_app: from {before or 'nothing'} to {after}")  # noqa: T201  as migrate does
+    finally:
+        database.dispose()

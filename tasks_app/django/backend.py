@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -18,7 +19,6 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils.json import normalize_json
 from django.utils.module_loading import import_string
-from sqlalchemy import Connection
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.creating import alias_to_write
@@ -112,7 +112,7 @@ class TasksBackend(BaseTaskBackend):
         def run(ctx: Any, payload: dict[str, Any] | None) -> Any:
             result = self.get_result(str(ctx.task_id))
             task_started.send(type(self), task_result=result)
-            transaction.on_commit(lambda: self.tell_of_end(ctx.task_id), using=self.database)
+            transaction.on_commit(lambda: self.send_finished(ctx.task_id), using=self.database)
             context = [TaskContext(task_result=result)] * task.takes_context
             call = payload or {}
             args, kwargs = call.get("args", []), call.get("kwargs", {})
@@ -122,20 +122,19 @@ class TasksBackend(BaseTaskBackend):
         handler(task.module_path, queue=task.queue_name, **self._limits)(run)
         _BACKENDS[task.module_path] = self.alias
 
-    def tell_of_end(self, task_id: int) -> None:
-        """Send ``task_finished``."""
+    def send_finished(self, task_id: int) -> None:
         task_finished.send(type(self), task_result=self.get_result(str(task_id)))
 
 
 @HOOKS.follow
-def tell_of_failure(notice: Notice) -> None:
-    """Send it for what failed; Django makes backends anew in each thread, and this is one."""
+def _send_failed(notice: Notice) -> None:
+    """Send ``task_finished`` for failures, in a thread of hooks, which has backends of its own."""
     if not notice.kind.is_final or notice.kind is NoticeKind.SUCCEEDED:
         return
     header = json.loads(notice.headers or "{}").get(DJANGO)
     alias = header["backend"] if header else _BACKENDS.get(notice.name)
     if alias is not None:
-        task_backends[alias].tell_of_end(notice.task_id)
+        task_backends[alias].send_finished(notice.task_id)
 
 
 def ours(priority: int) -> int:
@@ -154,42 +153,25 @@ _STATUS = {
 
 
 def find_result(database: Any, result_id: str) -> TaskResult:
-    """Return what became of a task.
-
-    Raises:
-        TaskResultDoesNotExist: there is none, or it is none of ``django.tasks``.
-    """
+    """Return what became of a task; TaskResultDoesNotExist: ``django.tasks`` has no such task."""
     try:
         number = int(result_id)
     except (TypeError, ValueError):
         raise TaskResultDoesNotExist(result_id) from None
     database.ensure_connection()
     connection = on_psycopg(database.connection)
-    task = browse.get(connection, number)
-    function = _function(task) if task else None
-    if task is None or function is None:
+    task, function = browse.get(connection, number), None
+    with suppress(ImportError):
+        function = import_string(task.name) if task else None
+    if task is None or not isinstance(function, DjangoTask):
         raise TaskResultDoesNotExist(result_id)
-    attempts = opened_attempts(browse.failed_attempts(connection, number), task.name)
-    return _result(_whole(connection, task), function, attempts)
-
-
-def _whole(connection: Connection, task: Task) -> Task:
-    """Return a task with its values; of one that did not succeed its payload may be lost."""
     try:
-        return load_large_values(connection, task)
-    except LargeValueLostError:
+        task = load_large_values(connection, task)
+    except LargeValueLostError:  # of what did not succeed, the payload may be lost
         if task.state is State.SUCCEEDED:
             raise
-        return task
-
-
-def _function(task: Task) -> Any:
-    """Return the function as Django knows it; None: it is none of ``django.tasks``."""
-    try:
-        function = import_string(task.name)
-    except ImportError:
-        return None
-    return function if isinstance(function, DjangoTask) else None
+    attempts = opened_attempts(browse.failed_attempts(connection, number), task.name)
+    return _result(task, function, attempts)
 
 
 def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
@@ -203,9 +185,7 @@ def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
     starts = [each.started_at for each in attempts if each.started_at]
     starts += [task.started_at] if task.started_at else []
     called = _called(task, function)
-    call = (
-        task.payload or {}
-    )  # an encrypted one has neither where its key is missing, nor has a lost one
+    call = task.payload or {}  # encrypted without its key, or lost: it has neither part
     result = TaskResult(
         task=called,
         id=str(task.id),
@@ -225,9 +205,9 @@ def _result(task: Task, function: Any, attempts: list[Attempt]) -> TaskResult:
 
 
 def _called(task: Task, function: Any) -> Any:
-    """Return the function on the terms of this call.
+    """Return the function with the options of this call.
 
-    The queue is left out if Django does not know it: an operator or a schedule chose it.
+    A queue that Django does not know is left out: an operator or a schedule chose it.
     """
     terms = (task.headers or {}).get(DJANGO, {})
     alias = terms.get("backend", function.backend)

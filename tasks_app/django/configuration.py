@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.project import DATABASE_VARIABLE
+from tasks_app.runtime.startup import DATABASE_VARIABLE
 
 DATABASE = "DATABASE"
 """Which of Django's databases has our tables."""
@@ -28,11 +28,7 @@ _DJANGOS = frozenset(
 
 
 def database_alias() -> str:
-    """Return the alias of the database that has our tables.
-
-    Raises:
-        ConfigurationError: Django has no such database.
-    """
+    """Return the alias of the database that has our tables; ConfigurationError: there is none."""
     alias = _said().get(DATABASE, DEFAULT_DB_ALIAS)
     if alias not in settings.DATABASES:
         raise ConfigurationError(
@@ -46,8 +42,8 @@ def settings_of_django() -> dict[str, str]:
     """Return what Django's settings say, by the names of our settings.
 
     Raises:
-        ConfigurationError: ``TASKS_APP`` has a key that is no setting, or a database that is none
-            of PostgreSQL.
+        ConfigurationError: a key of ``TASKS_APP`` is not a setting, its database is not
+            PostgreSQL, or the environment names another one.
     """
     known = {name.upper() for name in Settings.model_fields} - {"SCHEMA_NAME"}
     said = {key: value for key, value in _said().items() if key != DATABASE}
@@ -67,15 +63,16 @@ def settings_of_django() -> dict[str, str]:
                 f"TASKS_APP has {key!r:.60}, which is no setting. "
                 "Use names of docs/reference/settings.md without TASKS_APP_, or DATABASE."
             )
-    _check_environment()
+    alias = database_alias()
+    _check_environment(alias)
     found = {key.lower(): _text(value) for key, value in said.items() if value is not None}
     # Django's test runner drops its database, and cannot while a connection for hints is open.
     in_tests = {"hints": "off"} if hasattr(mail, "outbox") else {}
-    return {"database_url": url_of(database_alias()), **in_tests, **found}
+    return {"database_url": url_of(alias), **in_tests, **found}
 
 
-def _check_environment() -> None:
-    """See that workers, who read the environment first, look where Django writes.
+def _check_environment(alias: str) -> None:
+    """Check that workers, who read the environment first, look where Django writes.
 
     Only the names of the databases are compared: a pooler has another host.
     """
@@ -83,7 +80,6 @@ def _check_environment() -> None:
         ours = make_url(os.environ[DATABASE_VARIABLE]).database
     except (KeyError, ArgumentError):  # none, or one that the settings refuse
         return
-    alias = database_alias()
     theirs = str(connections[alias].settings_dict["NAME"])
     if ours != theirs:
         raise ConfigurationError(
@@ -93,11 +89,7 @@ def _check_environment() -> None:
 
 
 def url_of(alias: str) -> str:
-    """Return the URL of one of Django's databases as it is now: in tests, of the test database.
-
-    Raises:
-        ConfigurationError: it is none of PostgreSQL.
-    """
+    """Return the URL of one of Django's databases as it is now: in tests, of the test database."""
     database = connections[alias]
     if database.vendor != "postgresql":
         raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,17 +14,6 @@ from psycopg.pq import TransactionStatus
 from tasks_app.domain.tasks.error_text import quiet_logger
 
 log = quiet_logger(__name__)
-
-
-def is_fresh(db: BaseDatabaseWrapper) -> bool:
-    """Whether it is connected, and in no transaction."""
-    return not (db.connection.closed or db.in_atomic_block or not db.get_autocommit())
-
-
-def forget_wrappers(db: BaseDatabaseWrapper, wrapper: Callable[..., Any]) -> None:
-    """Take away what stands around statements, and what the handler has left there."""
-    if wrapper in db.execute_wrappers:
-        del db.execute_wrappers[db.execute_wrappers.index(wrapper) :]
 
 
 def reset_connection(db: BaseDatabaseWrapper, *, close: bool = False) -> None:

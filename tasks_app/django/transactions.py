@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from django.db import connections, transaction
@@ -15,13 +16,7 @@ from django.db.utils import Error as DjangoError
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 
-from tasks_app.django.connection_reset import (
-    forget_wrappers,
-    is_fresh,
-    release_others,
-    reset_connection,
-    run_hooks,
-)
+from tasks_app.django.connection_reset import release_others, reset_connection, run_hooks
 from tasks_app.django.creating import is_non_atomic
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -46,7 +41,7 @@ from tasks_app.runtime.hints import HINTS, hints_of_called
 
 
 class DjangoLane(SyncLane):
-    """Of one child; its threads have connections of Django's of their own."""
+    """Of one child; each of its threads has Django's connections of its own."""
 
     def __init__(self, database: Database, guard: ProcessGuard, alias: str = "default") -> None:
         super().__init__(database, guard)
@@ -59,7 +54,6 @@ class DjangoLane(SyncLane):
         return made
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Begin, and call the handler."""
         made: DjangoTransaction = vars(self._next).pop("transaction")
         if is_non_atomic(spec.function):
             return super().call(spec, arguments, limit)
@@ -119,7 +113,8 @@ class DjangoTransaction:
             django.db.utils.Error: the database gave no connection.
         """
         self._db = db = connections[self._alias]
-        if db.connection is not None and not is_fresh(db):
+        raw = db.connection
+        if raw is not None and (raw.closed or db.in_atomic_block or not db.get_autocommit()):
             reset_connection(db)
         self._begin(db)
         keep_from_fork(db.connection)
@@ -132,9 +127,10 @@ class DjangoTransaction:
         db.execute_wrappers.append(self._watch)
 
     def _watch(self, execute: Callable[..., Any], sql: Any, *others: Any) -> Any:
-        """Stand around each statement that Django sends."""
+        """Django calls it around each statement."""
         statement = str(sql)
-        refuse_an_end(statement)
+        if ends_transaction(statement):
+            raise RuntimeError(COMMITS_LATER)
         self._sent = True
         self._keeps = self._keeps or keeps_something(statement)
         answer = execute(sql, *others)
@@ -183,8 +179,8 @@ class DjangoTransaction:
             return False
         if self._sent or db.closed_in_transaction or db.needs_rollback or db.run_on_commit:
             return True
-        status = None if db.connection is None else db.connection.info.transaction_status
-        return status != TransactionStatus.IDLE
+        raw = db.connection
+        return raw is None or raw.info.transaction_status != TransactionStatus.IDLE
 
     def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last.
@@ -198,7 +194,7 @@ class DjangoTransaction:
             return
         db = self._usable(NESTED)
         try:
-            self._carry_out_writes(db)
+            self._send_writes(db)
             save(on_psycopg(db.connection))
         except psycopg.Error as error:
             raise judged(error) from error
@@ -214,7 +210,7 @@ class DjangoTransaction:
             return self._plain.conclude(settlement)
         db, ending = self._usable(OPEN), RunEnd(settlement)
         try:
-            self._carry_out_writes(db)
+            self._send_writes(db)
         except psycopg.Error as error:
             raise judged(error) from error
         hooks, db.run_on_commit = db.run_on_commit, []
@@ -235,8 +231,8 @@ class DjangoTransaction:
         while self._writes:
             self._plain.write(*self._writes.pop(0))
 
-    def _carry_out_writes(self, db: BaseDatabaseWrapper) -> None:
-        """Send them, and take out those that were sent: who swallows an error meets it again."""
+    def _send_writes(self, db: BaseDatabaseWrapper) -> None:
+        """Send and remove each: a handler that swallows an error meets it again."""
         while self._writes:
             write = self._writes[0]
             keeps, self._keeps = self._keeps or keeps_something(write.query), True
@@ -260,7 +256,8 @@ class DjangoTransaction:
             raise transaction.TransactionManagementError(BROKEN)
         if self._sent and status == TransactionStatus.IDLE:
             raise Fail(ENDED)
-        forget_wrappers(db, self._watch)
+        with suppress(ValueError):  # ours, and what the handler has left behind it
+            del db.execute_wrappers[db.execute_wrappers.index(self._watch) :]
         return db
 
     def _commit(self, db: BaseDatabaseWrapper) -> list[Any]:
@@ -268,8 +265,8 @@ class DjangoTransaction:
 
         Django would call it within the COMMIT, whose errors could not be told from theirs.
         """
-        hooks: list[Any]
-        hooks, db.run_on_commit = db.run_on_commit, []
+        hooks: list[Any] = db.run_on_commit
+        db.run_on_commit = []
         db.needs_rollback = True  # until it is answered: behind a failure Django would autocommit
         try:
             with db.wrap_database_errors:
@@ -307,16 +304,6 @@ _KEEPS = re.compile(
 _COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 
 
-def refuse_an_end(statement: str) -> None:
-    """Refuse a statement that ends the transaction.
-
-    Raises:
-        RuntimeError: it does.
-    """
-    if ends_transaction(statement):
-        raise RuntimeError(COMMITS_LATER)
-
-
 @lru_cache(1024)
 def keeps_something(statement: str) -> bool:
     """Whether something may stay in the session: a setting, a lock, a temporary table."""
@@ -324,10 +311,7 @@ def keeps_something(statement: str) -> bool:
     return _KEEPS.search(bare) is not None or stays_in_session(statement)
 
 
-E = TypeVar("E", bound=BaseException)
-
-
-def judged(error: E, *, refused: bool = False) -> BaseException:
+def judged(error: BaseException, *, refused: bool = False) -> BaseException:
     """Return the error, or what SQLAlchemy would have raised, if it is no fault of the task.
 
     Of these the runtime knows what to do: run the task again, uncharged. All others stay what they

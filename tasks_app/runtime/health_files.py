@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from tasks_app.runtime.project import DATABASE_VARIABLE, project_key, project_place
+from tasks_app.runtime.startup import DATABASE_VARIABLE, project_key, project_place
 
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")

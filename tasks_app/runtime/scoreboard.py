@@ -131,7 +131,8 @@ class Scoreboard:
 
     def read(self, index: int) -> SlotView | None:
         at, first = head_offset(index), run_offset(index, 0)
-        pid, born, owner, beat, hungry, places, unlisted, messages = HEAD.unpack_from(self._view, at)
+        head = HEAD.unpack_from(self._view, at)
+        pid, born, owner, beat, hungry, places, unlisted, messages = head
         if pid == 0:
             return None
         listed = RUN.iter_unpack(self._view[first : first + places * RUN.size])

@@ -37,7 +37,7 @@ from tasks_app.runtime.flow_control.breakers import (
     advance_breakers,
     bring_in_breakers,
 )
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry

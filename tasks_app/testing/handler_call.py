@@ -25,9 +25,9 @@ from tasks_app.runtime.db.connections import Async, Raw, Sync, is_async_session,
 from tasks_app.runtime.db.transaction import Access, carry_out
 from tasks_app.runtime.execution.invocation import Lane, arguments_of
 from tasks_app.runtime.handler_db.statements import write_of
-from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.checkpoint import (
     LIMIT,
+    ActiveRun,
     AsyncCheckpoint,
     PlainCheckpoint,
     RunCheckpoint,

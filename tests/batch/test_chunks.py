@@ -12,8 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app import cancel_task
-from tasks_app.batch.planners.even import Even
-from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.even import Even, Hash
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.locks import Versioned
 from tasks_app.pool.batch import partition_progress

@@ -13,14 +13,9 @@ import pytest
 from hypothesis import strategies as st
 from sqlalchemy import Connection, column, select, table, text
 
-from tasks_app.batch.planners.even import Even, How
-from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.even import Even, Fixed, Hash, How, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.physical import Physical
-from tasks_app.batch.planners.views import Views
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError

@@ -20,15 +20,9 @@ from sqlalchemy import Connection, event, text
 from tasks_app.batch.execution.chunk import process_by_halves
 from tasks_app.batch.files.segments import FileReader, file_of
 from tasks_app.batch.planners import Planner
-from tasks_app.batch.planners.even import Even, How
-from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.even import Even, Fixed, Hash, How, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.physical import Physical
-from tasks_app.batch.planners.repository import Repository
-from tasks_app.batch.planners.views import Views
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Repository, Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import Amount

@@ -12,12 +12,8 @@ from sqlalchemy import Connection, Engine, create_engine, func, select, text
 
 from tasks_app.batch.buckets import BucketColumn, add_bucket, rebalance_online
 from tasks_app.batch.job import JOBS
-from tasks_app.batch.planners.even import BIG_BYTES, Even, How
-from tasks_app.batch.planners.fixed import Fixed
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.physical import Physical
-from tasks_app.batch.planners.repository import Repository
+from tasks_app.batch.planners.even import BIG_BYTES, Even, Fixed, Hash, How, Physical
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Repository
 from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.replan import replan
 from tasks_app.batch.validate import problems, split, validate

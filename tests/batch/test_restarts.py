@@ -21,8 +21,7 @@ from tasks_app.batch.control import abandon_job, list_jobs, start_job
 from tasks_app.batch.execution.chunk import reader_of
 from tasks_app.batch.execution.partition_run import Stealing
 from tasks_app.batch.job import BatchJob
-from tasks_app.batch.planners.even import Even
-from tasks_app.batch.planners.indicator import Indicator
+from tasks_app.batch.planners.even import Even, Indicator
 from tasks_app.batch.replan import replan, share
 from tasks_app.batch.step import Step
 from tasks_app.batch.validate import split

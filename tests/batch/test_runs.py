@@ -14,15 +14,9 @@ from sqlalchemy import Connection, column, select, table, text
 
 from tasks_app.batch.control import abandon_job, start_job
 from tasks_app.batch.job import BatchJob
-from tasks_app.batch.planners.even import Even, How
-from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.even import Even, Fixed, Hash, How, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.physical import Physical
-from tasks_app.batch.planners.repository import Repository
-from tasks_app.batch.planners.views import Views
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Repository, Views
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.records import BatchStatus, PartResult, StepStatus
 from tasks_app.domain.errors import InvalidJobError

@@ -11,13 +11,9 @@ from sqlalchemy import BigInteger, Connection, Engine, column, select, table, te
 
 from tasks_app import File, Query, Step, Table
 from tasks_app.batch.planners import Planner
-from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.even import Even, Hash, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.physical import Physical
-from tasks_app.batch.planners.views import Views
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError

@@ -18,11 +18,8 @@ from sqlalchemy import Connection, text
 from tasks_app.batch.control import replan_job, stop_job
 from tasks_app.batch.execution.partition_run import NothingToStealError, Stealing
 from tasks_app.batch.job import JOBS, BatchJob
-from tasks_app.batch.planners.even import Even
-from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.planners.keys import KeyList, KeyRanges
-from tasks_app.batch.planners.repository import Repository
-from tasks_app.batch.planners.views import Views
+from tasks_app.batch.planners.even import Even, Hash
+from tasks_app.batch.planners.keys import KeyList, KeyRanges, Repository, Views
 from tasks_app.batch.replan import replan, share
 from tasks_app.batch.step import RunTuning, Step
 from tasks_app.batch.validate import problems

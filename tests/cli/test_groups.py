@@ -57,7 +57,7 @@ def test_a_task_says_which_group_waits_for_it_and_which_calls_it(run: Shell, gro
 
 
 def test_it_cancels_what_is_left(run: Shell, group) -> None:
-    assert run("groups", "cancel", str(group.id)).stdout == "2 cancelled, 0 told to stop.\n"
+    assert run("groups", "cancel", str(group.id)).stdout == "2 cancelled, 0 asked to stop.\n"
     assert run.json("groups", "list", "--open") == []
     assert run.json("groups", "list")[0]["outcome"] == "FAILED"
 

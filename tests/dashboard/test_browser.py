@@ -187,7 +187,7 @@ def test_a_group_is_cancelled(page: Page, engine: Engine, filled: dict[str, Any]
     page.goto(f"/groups/{filled['group']}")
     page.get_by_text("Cancel …").click()
     page.get_by_role("button", name="Cancel 2").click()
-    expect(page.get_by_text("2 cancelled, 0 told to stop.")).to_be_visible()
+    expect(page.get_by_text("2 cancelled, 0 asked to stop.")).to_be_visible()
 
 
 def test_a_live_part_is_replaced_and_rests_while_it_is_used(

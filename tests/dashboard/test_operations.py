@@ -96,7 +96,7 @@ def test_groups(engine: Engine, browser: Browser) -> None:
     page = text_of(browser.get(f"/groups/{group_id}").text)
     assert "0 succeeded, 0 failed of 2; 2 left" in page
     browser.act(f"/groups/{group_id}/cancel")
-    assert "2 cancelled, 0 told to stop." in browser.get("/groups").text
+    assert "2 cancelled, 0 asked to stop." in browser.get("/groups").text
     assert [line[:2] for line in audit(engine)] == [("cancel", "local (dashboard)")]
     assert browser.get(f"/api/groups/{group_id}").json()["states"] == {"CANCELLED": 2}
     assert browser.get("/groups/4711").status_code == 404

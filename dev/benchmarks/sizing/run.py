@@ -23,7 +23,7 @@ from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.errors import TasksError
 from tasks_app.pool.schema import be_patient
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.project import DJANGO_VARIABLE
+from tasks_app.runtime.startup import DJANGO_VARIABLE
 
 _TRIES = 3
 _START_S = 60

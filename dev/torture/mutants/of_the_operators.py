@@ -176,7 +176,7 @@ OPERATORS = (
     mutant(
         "probes: projects",
         "A probe of one project does not answer for another of the same user.",
-        "tasks_app/runtime/project.py",
+        "tasks_app/runtime/startup.py",
         'f"{crc32(found.encode()):08x}" if found',
         '"all" if found',
         "tests/runtime/test_health_files.py::test_projects_of_one_user_do_not_see_each_other",

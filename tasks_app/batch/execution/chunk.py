@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.execution.chunk_context import ChunkContext
 from tasks_app.batch.files.segments import SegmentReader, Unreadable
+from tasks_app.batch.planners.even import Indicator
 from tasks_app.batch.planners.flat_file import Extract
-from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.step import Step, is_transient
 from tasks_app.domain.errors import ChunkRowError, PlanError, TasksError
 from tasks_app.domain.handlers.outcomes import Outcome

@@ -27,8 +27,8 @@ from tasks_app.pool.batch.sources.cuts import keys_owned, upper_half
 from tasks_app.pool.batch.sources.measure import count
 from tasks_app.pool.fragments.conditions import is_queue_stopped
 from tasks_app.runtime.db.errors import is_unanswered
-from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.startup import uncollected
 
 
 def status_after(signal: RunSignal) -> Status:

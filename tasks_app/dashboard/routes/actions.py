@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from tasks_app.actions.action import Action, Nothing, Role
+from tasks_app.actions.action import Action, ActionResult, Nothing, Role
 from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.html import render, set_notice
 from tasks_app.dashboard.json_api import answer
@@ -40,34 +40,30 @@ Answer = TypeVar("Answer")
 class ActionAnswer:
     """The result of an action."""
 
-    said: str  # a sentence for the user
+    said: str
     changed: bool = True
 
 
 def _route(action: Action) -> Handler:
-    takes = None if action.takes is Nothing else action.takes
-
     async def handler(request: Request, state: AppState) -> Response:
         target: Any = None
         if action.has_numeric_target:
             target = row_id(request.path_params[action.on])
+        elif action.on == "fingerprint":
+            target = cause(request)
         elif action.on:
-            of_cause = action.on == "fingerprint"
-            target = cause(request) if of_cause else named(request, action.on)
+            target = named(request, action.on)
         given: Any = await fields(request, action.takes)
         if action.needs_handlers:
             load_handlers(state.settings.modules)
 
-        def run(connection: Connection, who: str) -> ActionAnswer:
-            try:
-                done = action.run(connection, target, given, who)
-            except NotThereError as error:
-                raise HttpError(404, str(error)) from None
-            return ActionAnswer(done.said, done.changed)
+        def run(connection: Connection, who: str) -> ActionResult:
+            return action.run(connection, target, given, who)
 
         return await run_and_answer(request, state, run, back=action.next_page(target, given))
 
     handler.__doc__ = action.run.__doc__
+    takes = None if action.takes is Nothing else action.takes
     return requires(action.role, answers=ActionAnswer, takes=takes)(handler)
 
 
@@ -77,33 +73,37 @@ def actor_name(request: Request) -> str:
     return f"{request.state.identity.who} ({door})".strip()
 
 
-async def run_action(action: Callable[[], Answer]) -> Answer:
-    """Run it in a thread; if the runtime refuses, answer 409 with its message."""
+async def run_action(action: Callable[[], Answer], *, refused: int = 409) -> Answer:
+    """Run it in a thread; if the runtime refuses, answer ``refused`` with its message."""
     try:
         return await run_in_threadpool(action)
+    except NotThereError as error:
+        raise HttpError(404, str(error)) from None
     except TasksError as error:
-        raise HttpError(409, str(error)) from error
+        raise HttpError(refused, str(error)) from error
 
 
 async def run_and_answer(
-    request: Request, state: AppState, run: Callable[[Connection, str], ActionAnswer], *, back: str
+    request: Request, state: AppState, run: Callable[[Connection, str], ActionResult], *, back: str
 ) -> Response:
     """Call ``run(connection, who)`` in a transaction; then show the page ``back``."""
 
-    def in_transaction() -> ActionAnswer:
+    def in_transaction() -> ActionResult:
         with state.database.begin() as connection:
             return run(connection, actor_name(request))
 
     done = await run_action(in_transaction)
     state.reader.forget()
-    return answer(request, done) if is_api(request) else redirect_to(request, back, done)
+    if is_api(request):
+        return answer(request, ActionAnswer(done.text, done.changed))
+    return redirect_to(request, back, done)
 
 
-def redirect_to(request: Request, path: str, done: ActionAnswer | None = None) -> Response:
+def redirect_to(request: Request, path: str, done: ActionResult | None = None) -> Response:
     """Redirect to a page of ours, which shows the result."""
     response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
     if done:
-        set_notice(request, response, done.said, changed=done.changed)
+        set_notice(request, response, done.text, changed=done.changed)
     return response
 
 
@@ -172,13 +172,13 @@ async def edit_task(request: Request, state: AppState) -> Response:
         lines = list(unified_diff(before.splitlines(), after.splitlines(), n=2, lineterm=""))[2:]
         return render(request, "tasks/edit.html", task=task, text=after, diff=lines, at=None)
 
-    def run(connection: Connection, who: str) -> ActionAnswer:
+    def run(connection: Connection, who: str) -> ActionResult:
         if not edit_payload(connection, task_id, payload, by=who, why=new.why):
             unchanged = "Nothing was changed: the task runs or has succeeded."
-            return ActionAnswer(unchanged, changed=False)
+            return ActionResult(unchanged, changed=False)
         if new.requeue:
             requeue_task(connection, task_id, by=who, why=new.why)
-        return ActionAnswer("Saved and requeued." if new.requeue else "Saved.")
+        return ActionResult("Saved and requeued." if new.requeue else "Saved.")
 
     return await run_and_answer(request, state, run, back=f"/tasks/{task_id}")
 
@@ -206,12 +206,11 @@ def unmasked(given: Any, stored: Any, shown: Any, name: str = "") -> Any:
             key: unmasked(each, old.get(key), seen.get(key), key) for key, each in given.items()
         }
     if isinstance(given, list):
-        places = range(len(given))
         before, visible = (
             each if isinstance(each, list) and len(each) == len(given) else [None] * len(given)
             for each in (stored, shown)
         )
-        return [unmasked(given[n], before[n], visible[n], name) for n in places]
+        return [unmasked(*each, name) for each in zip(given, before, visible, strict=True)]
     if isinstance(given, str) and MASK in given:
         raise HttpError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
     return given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,17 +10,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.actions.action import Role
+from tasks_app.actions.action import ActionResult, Role
 from tasks_app.actions.tasks import BY_WORD
 from tasks_app.dashboard.html import render
 from tasks_app.dashboard.json_api import answer
 from tasks_app.dashboard.reader import AppState
-from tasks_app.dashboard.routes.actions import ActionAnswer, actor_name, redirect_to, run_action
+from tasks_app.dashboard.routes.actions import actor_name, redirect_to, run_action
 from tasks_app.dashboard.routes.pages import read_bulk
 from tasks_app.dashboard.routes.parameters import fields, query, row_id
 from tasks_app.dashboard.security import HttpError, is_api, requires
 from tasks_app.domain.durations import count
-from tasks_app.domain.errors import TasksError
 from tasks_app.domain.operations import AMENDMENT_FIELDS
 from tasks_app.monitor.pages.errors import BulkPage
 from tasks_app.pool.error_groups import ErrorGroup, find_error_groups
@@ -88,14 +86,6 @@ class StageSize:
     """None: all the rest, at most 5,000 at a time."""
 
 
-async def _checked(read: Callable[[], Any]) -> Any:
-    """Answer a wrong selection with a 400."""
-    try:
-        return await run_in_threadpool(read)
-    except TasksError as error:
-        raise HttpError(400, str(error)) from error
-
-
 @requires(Role.OPERATOR)
 async def preview(request: Request, state: AppState) -> Response:
     """Show what a bulk would do, before there is one."""
@@ -111,7 +101,7 @@ async def preview(request: Request, state: AppState) -> Response:
             at = database_now(connection)
         return {"seen": seen, "at": at, "error": causes[0].error if causes else None}
 
-    parts = await _checked(read)
+    parts = await run_action(read, refused=400)
     return render(request, "bulks/new.html", new=new, what=new.selection(), **parts)
 
 
@@ -119,8 +109,11 @@ async def preview(request: Request, state: AppState) -> Response:
 async def open_bulk(request: Request, state: AppState) -> Response:
     """Open a bulk; no task is changed yet."""
     new, by = await fields(request, NewBulk), actor_name(request)
-    engine = state.database.engine
-    token = await _checked(lambda: start_bulk(engine, new.action, by=by, **new.selection()))
+
+    def start() -> int:
+        return start_bulk(state.database.engine, new.action, by=by, **new.selection())
+
+    token = await run_action(start, refused=400)
     if is_api(request):
         return answer(request, await run_in_threadpool(read_bulk, token, state))
     return redirect_to(request, f"/bulks/{token}")
@@ -144,7 +137,7 @@ async def run_stage(request: Request, state: AppState) -> Response:
         return answer(request, await run_in_threadpool(read_bulk, token, state))
     number = len(ran.ids) if ran else 0
     done_to = f"Done to {count(number, 'task')}." if number else "No task was left."
-    return redirect_to(request, f"/bulks/{token}", ActionAnswer(done_to, changed=bool(number)))
+    return redirect_to(request, f"/bulks/{token}", ActionResult(done_to, changed=bool(number)))
 
 
 ROUTES = (

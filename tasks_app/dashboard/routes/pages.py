@@ -203,7 +203,7 @@ def show_schedule(visit: Visit) -> schedules.SchedulePage | None:
 
 
 def _its_name(visit: Visit) -> dict[str, Any]:
-    """Return where forms of limits, breakers and locks lead back to."""
+    """Return the queue to which forms of limits, breakers and locks lead back."""
     return {"queue": visit.request.path_params.get("queue", "")}
 
 

@@ -49,9 +49,9 @@ def ranges_of_cuts(
     ]
 
 
-def partition_of_nulls(number: int, rows: int | None, source: str | None = None) -> Partition:
+def partition_of_nulls(number: int, source: str | None = None) -> Partition:
     """Return a partition of only the rows without a key, which an index scan does not find."""
-    return Partition(number, PartitionKind.RANGE, owns_null=True, source=source, rows=rows)
+    return Partition(number, PartitionKind.RANGE, owns_null=True, source=source)
 
 
 MOST = 10_000  # partitions of a program: more would cost more than they even out

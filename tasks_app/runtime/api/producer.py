@@ -33,10 +33,10 @@ from tasks_app.runtime.db.connections import (
 )
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.encryption.values import sealed_rows
-from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints import HINTS, hints_of_new
 from tasks_app.runtime.large_values import large_values
+from tasks_app.runtime.startup import uncollected
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall

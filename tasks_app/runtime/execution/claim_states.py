@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 
 
 class ClaimState(StrEnum):

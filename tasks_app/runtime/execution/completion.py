@@ -60,7 +60,7 @@ from tasks_app.runtime.execution.settler import (
 from tasks_app.runtime.flow_control.breakers import DependencyReport
 from tasks_app.runtime.handler_db.handler_driver import UnusableConnectionError
 from tasks_app.runtime.handler_db.statements import ENDED, is_under_own_settings
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 
 log = quiet_logger(__name__)

@@ -20,7 +20,7 @@ from tasks_app.runtime.execution.claim_states import (
     ClaimState,
     HeldClaim,
 )
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.statistics import TASK_COUNTS
 
 log = quiet_logger(__name__)

@@ -48,7 +48,7 @@ from tasks_app.runtime.db.transaction import AsyncTransaction, RunTransaction, T
 from tasks_app.runtime.encryption.encryption import PAYLOAD, RESULT, Encryption
 from tasks_app.runtime.execution.pools import unlisted
 from tasks_app.runtime.flow_control.breakers import DependencyCounts
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.time_limits import time_limit

@@ -15,7 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.runtime.execution.in_flight import InFlight
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 
 log = quiet_logger(__name__)
 BLOCKED_S = 0.5  # how long one handler may block the loop before that is logged

@@ -17,7 +17,7 @@ from tasks_app.runtime.execution.completion import UNANSWERED_WAIT, Completion, 
 from tasks_app.runtime.execution.invocation import Invocation, Lane, ProcessGuard
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.flow_control.breakers import DependencyReport
-from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.time_limits import TimeLimits
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim

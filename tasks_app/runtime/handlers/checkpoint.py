@@ -1,9 +1,12 @@
-"""Checkpoints of a run, and loops over a long SELECT that save one after each page."""
+"""A run, its checkpoints, and loops over a long SELECT that save one after each page."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -13,6 +16,7 @@ from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keys import KeysetKey, pack_keyset, unpack_keyset
 from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.pool.fragments.conditions import CHECK_STOPPED_EVERY_S, is_queue_stopped
 from tasks_app.pool.tasks.paging import Paged
 from tasks_app.pool.tasks.run_records import (
@@ -23,10 +27,38 @@ from tasks_app.pool.tasks.run_records import (
 )
 from tasks_app.runtime.db.connections import noted
 from tasks_app.runtime.db.transaction import Access
-from tasks_app.runtime.handlers.active_run import ActiveRun
 
 LIMIT = 64 * 1024  # bytes of one checkpoint, which is written with each commit
 PLACES = "ctx.chunks"  # the key under which a checkpoint holds the positions of chunk loops
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """A task that a thread runs. The housekeeper writes most flags, the handler reads them."""
+
+    task: ClaimedTask
+    since: float
+    cancelled: bool
+    progress: tuple[float, str] | None = None
+    sub_status: str | None = None  # what the handler set; empty: clear it, None: leave it
+    held_until: float = inf  # by time.monotonic: the lease ends no earlier, as far as we know
+    in_async_pool: bool = False
+    stops: bool = False  # the child stops; a handler that can stop in between may do so
+    is_kept: bool = True  # the task keeps its row if it succeeds
+    hard_timeout_s: float | None = None  # its process is killed after so long
+    returned: Settlement | None = None  # the handler's end, if its writes commit later, alone
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    in_loop: Callable[[], bool] | None = None  # whether a task of the event loop still runs it
+
+    def owned(self) -> bool:
+        """Return whether the thread, or the task of the event loop, that runs it still lives."""
+        return self.thread.is_alive() if self.in_loop is None else self.in_loop()
+
+    def with_sub_status(self, settlement: Settlement) -> Settlement:
+        """Return the settlement with the sub-status that the handler set."""
+        if self.sub_status is None:
+            return settlement
+        return settlement._replace(sub_status=self.sub_status)
 
 
 class RunCheckpoint:

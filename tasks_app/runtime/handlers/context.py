@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.locks import Names
     from tasks_app.domain.tasks.run import Fence
     from tasks_app.runtime.db.transaction import Access
-    from tasks_app.runtime.handlers.active_run import ActiveRun
-    from tasks_app.runtime.handlers.checkpoint import Checkpoint, Chunks
+    from tasks_app.runtime.handlers.checkpoint import ActiveRun, Checkpoint, Chunks
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
 
     SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)

@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, literal_column, select, text
 from sqlalchemy.exc import DataError, IntegrityError
 
-from tasks_app.batch.planners.even import Even
-from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.even import Even, Hash
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType, Range, ranges_between
 from tasks_app.domain.partition.records import (

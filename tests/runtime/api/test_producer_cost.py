@@ -25,9 +25,9 @@ from tasks_app import (
     create_tasks,
 )
 from tasks_app.runtime.api import producer
-from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints import HINTS, as_configured
+from tasks_app.runtime.startup import uncollected
 from tests.runtime.bench import Bench
 from tests.statements import once_after
 

@@ -8,8 +8,6 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    """It passes all arguments on."""
-
     help = (
         "The commands of tasks-app: migrate, work, list, doctor … See manage.py tasks_app --help."
     )
@@ -28,5 +26,4 @@ class Command(BaseCommand):
         group(args=[str(arg) for arg in args], prog_name="tasks_app", standalone_mode=False)
 
     def add_arguments(self, parser: Any) -> None:
-        """Take all that ``call_command`` was given."""
         parser.add_argument("args", nargs="*")
