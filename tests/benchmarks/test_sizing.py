@@ -97,9 +97,7 @@ def test_it_measures_and_leaves_nothing(engine: Engine, left_behind: str) -> Non
 @pytest.mark.test_all
 def test_it_works_beside_a_pool_in_a_schema(engine: Engine) -> None:
     process = start(TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
-
     output, errors = process.communicate(timeout=100)
-
     assert process.returncode == 0, errors
     assert "one INSERT each" in output
     assert max(map(len, f"{output}\n{errors}".splitlines())) <= 80
@@ -110,9 +108,7 @@ def test_it_says_what_it_will_write_and_asks(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-
     done = run()
-
     assert done.returncode == 1
     assert done.stdout == ""
     said = " ".join(done.stderr.split())
@@ -149,7 +145,6 @@ def test_the_guard_holds_nobody_up(engine: Engine) -> None:
         found = watching.exec_driver_sql(
             "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid = %s", (pid,)
         ).one()
-
     assert tuple(found) == ("idle in transaction", None)
 
 
@@ -164,10 +159,8 @@ def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
 def test_whoever_stops_it_finds_nothing_left(engine: Engine, sign: signal.Signals) -> None:
     process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
-
     process.send_signal(sign)
     _, errors = process.communicate(timeout=60)
-
     assert process.returncode == 1
     assert errors.endswith("Stopped.\n")
     assert schemas(engine) == []
@@ -177,10 +170,8 @@ def test_whoever_stops_it_finds_nothing_left(engine: Engine, sign: signal.Signal
 def test_what_a_killed_one_leaves_is_dropped_by_the_next(engine: Engine, database_url: str) -> None:
     process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
-
     process.kill()
     process.communicate(timeout=60)
-
     (name,) = schemas(engine)
     database = Database(database_url)
     try:
@@ -198,9 +189,7 @@ def test_a_server_that_only_reads_is_named(
     )
     url = reads.render_as_string(hide_password=False)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     done = run("--yes")
-
     assert done.returncode == 1
     assert done.stderr.startswith("This role can only read")
 
@@ -211,9 +200,7 @@ def test_a_role_that_may_not_is_told_what_to_ask_for(
     with a_role(engine, "bench-guest") as role:
         url = make_url(database_url).set(username=role, password="word")
         monkeypatch.setenv("TASKS_APP_DATABASE_URL", url.render_as_string(hide_password=False))
-
         done = run("--yes")
-
     assert done.returncode == 1
     assert f"The role {role} may not make a schema in this database." in done.stderr
     assert f'GRANT CREATE ON DATABASE {make_url(database_url).database} TO "{role}"' in done.stderr
@@ -223,7 +210,6 @@ def test_a_role_that_may_not_is_told_what_to_ask_for(
 def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = sizing._Sizes(4, 8, 20.0, 8)
     sizing._tell(MEASURED, sizing._expected(MEASURED, sizes), sizes)
-
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     warnings = [line for line in lines if line.startswith("warn")]

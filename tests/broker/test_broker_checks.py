@@ -51,7 +51,6 @@ def said(findings: list[Finding]) -> list[str]:
 
 def test_a_broker_that_answers_is_named(broker: Valkey) -> None:
     (finding,) = examine_broker(app_with(broker.url))
-
     assert said([finding])[0].startswith("ok broker: Valkey 9.")
 
 
@@ -63,7 +62,6 @@ def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
     finally:
         client.config_set("maxmemory-policy", "noeviction")
         client.close()
-
     assert said(findings)[1] == "warn broker: drops messages when it is full (allkeys-lru)"
 
 
@@ -94,7 +92,6 @@ def test_a_broker_elsewhere_without_a_password_is_a_warning(url: object, is_open
 @pytest.mark.test_all
 def test_a_broker_that_is_away_is_said_without_its_password() -> None:
     (finding,) = examine_broker(app_with(f"redis://:{SECRET}@127.0.0.1:1/0"))
-
     assert finding.away
     assert finding.fact == "does not answer: Connection refused"
     assert SECRET not in str(finding)
@@ -103,7 +100,6 @@ def test_a_broker_that_is_away_is_said_without_its_password() -> None:
 @pytest.mark.test_all
 def test_a_broker_that_refuses_a_user_is_said_without_his_password(broker: Valkey) -> None:
     (finding,) = examine_broker(app_with(broker.url.replace("://", f"://{SECRET}:{SECRET}@")))
-
     assert finding.fact == "does not let in the user of its URL"
     assert SECRET not in str(finding)
 
@@ -116,9 +112,7 @@ def test_our_own_settings_do_no_harm() -> None:
 
 def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Path) -> None:
     config.write_text("worker_concurency = 3\nCELERY_TASK_ACKS_LATE = True\nMY_LIMIT = 1\n_own = 1")
-
     findings = examine_celery(app_with("redis://x"))
-
     assert [f.advice for f in findings] == ["Write worker_concurrency.", "Write task_acks_late."]
 
 
@@ -134,7 +128,6 @@ def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Pa
 )
 def test_settings_that_do_harm_are_named_without_their_value(name: str, value: object) -> None:
     (finding,) = examine_celery(app_with("redis://x", **{name: value}))
-
     assert name in finding.fact
     assert SECRET not in str(finding)
 
@@ -145,9 +138,7 @@ def test_what_is_said_of_celerys_tasks_is_told_to_bound_ours_or_to_pass_them_by(
         "task_acks_late": True,
         "result_backend": f"redis://{SECRET}@x",
     }
-
     harmless, bounds, idle = examine_celery(app_with("redis://x", **theirs))
-
     assert harmless.fact.endswith("known and harmless")
     assert said([bounds]) == ["ok celery: its time limits bound each task: hard_timeout 90s"]
     assert idle.fact.startswith("result_backend, task_acks_late: for Celery tasks only,")
@@ -189,5 +180,4 @@ def test_effective_settings_say_where_they_come_from_and_keep_secrets(
 
 def test_what_our_processes_tell_their_parts_is_no_misspelt_setting() -> None:
     internal = (NODE_VARIABLE, POOL_VARIABLE, QUEUES_VARIABLE, SLOTS_VARIABLE)
-
     assert unknown_variables(dict.fromkeys(internal, "x")) == []

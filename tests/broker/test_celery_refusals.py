@@ -72,9 +72,7 @@ def test_of_a_message_nothing_is_kept_that_settings_or_commands_act_on(
     """Stamps, an eta, limits of its own, and that it comes again."""
     stamps = {"stamped_headers": ["who"], "stamps": {"who": "me"}, "who": "me"}
     rest = {"eta": "2030-01-01T00:00:00+00:00", "timelimit": [1, 1], "ignore_result": False}
-
     request = handled(apps, full_message(**stamps, **rest))
-
     assert (request.eta, request.time_limits) == (None, (None, None))
     assert request.delivery_info["redelivered"] is False
     assert (
@@ -103,10 +101,8 @@ def test_what_is_no_json_is_not_even_read(apps: Callable[..., Celery]) -> None:
     kind = "application/x-python-serialize"
     message = full_message(kind)
     message.accept, message.body, message.content_encoding = {kind}, pickle.dumps(Bomb()), "binary"
-
     with suppress(DecodeError):  # what is read raises
         assert handled(apps, message) is None
-
     assert not went_off
 
 
@@ -118,10 +114,8 @@ def test_a_worker_does_not_start_on_what_is_refused(name: str) -> None:
     theirs = {"accept_content": {"accept_content": ["pickle"], "broker_url": "memory://"}}
     app = Celery("refused", set_as_current=False)
     app.conf.update(theirs.get(name, {name: "127.0.0.1"}))
-
     with pytest.raises(SystemExit) as refusal:
         check_environment(app, Settings(database_url="postgresql+psycopg:///nowhere"))
-
     assert ("accept_content" if name in theirs else "TASKS_APP_BROKER_URL") in str(refusal.value)
 
 
@@ -130,7 +124,6 @@ def test_the_remote_commands_that_are_refused_are_for_our_messages() -> None:
     app = Celery("rules", set_as_current=False)
     register(app)
     state = SimpleNamespace(app=app)
-
     assert named("Remote commands", REFUSED) == ["rate_limit", "time_limit"]
     for name in OURS:
         for command, value in (("time_limit", {"hard": 1}), ("rate_limit", {"rate_limit": "1/h"})):
@@ -144,7 +137,6 @@ def test_a_message_of_ours_is_not_revoked_by_its_id(monkeypatch: pytest.MonkeyPa
     control.connect_control()
     requests = {"ours": SimpleNamespace(name=EXECUTE)}
     monkeypatch.setattr(control.worker_state, "requests", requests)
-
     for command in ("revoke", "terminate"):
         said = Panel.data[command](SimpleNamespace(), task_id=["ours"], signal="KILL")
         assert "carries many tasks" in said["error"]

@@ -176,7 +176,6 @@ def test_a_celery_task_feels_its_settings(apps: Callable[..., Celery]) -> None:
     """Else the next test would see nothing, whatever we do."""
     theirs = {"task_acks_late": True, "task_default_rate_limit": "1/h", "task_time_limit": 3}
     plain, odd = (felt(apps(**more), ("celerys.own",)) for more in ({}, theirs))
-
     assert plain.attributes != odd.attributes
     assert (plain.pool, odd.pool) == (
         [{"soft_timeout": None, "timeout": None}],

@@ -130,7 +130,6 @@ def test_every_pool_does_what_a_life_asks_for(
     lives = {queue: begin_life(house, queue) for queue in workers}
     leave = [i for queue in workers for i in house.create("leave", 2, queue=queue)]
     poison = house.create("poison", queue="spawn")
-
     assert house.over([*leave, *poison], 60) == {"FAILED": 7}
     for ids in lives.values():
         assert house.over(ids) == STATES
@@ -194,9 +193,7 @@ def empty_url(databases: Databases) -> Iterator[str]:
 def last_words(house: House, command: str, ends_with: int = 2, **environment: str) -> str:
     """Start it; return all that it said before it ended by itself."""
     process = house.start(command, **environment)
-
     status = process.wait(60)
-
     assert status == ends_with
     assert "Traceback" not in process.log()
     return process.log()
@@ -207,7 +204,6 @@ def last_words(house: House, command: str, ends_with: int = 2, **environment: st
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)
-
     assert re.search("The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
 
 
@@ -217,9 +213,7 @@ def test_a_database_without_schema_is_refused(house: House, empty_url: str, comm
 @pytest.mark.usefixtures("postgres")  # which asks for passwords
 def test_a_password_that_is_refused_is_said(house: House, command: str) -> None:
     url = make_url(house.url).set(password="s3cret").render_as_string(hide_password=False)
-
     said = last_words(house, command, TASKS_APP_DATABASE_URL=url)
-
     assert re.search("refuses role .*: password authentication failed", said)
     assert "s3cret" not in said
 
@@ -253,7 +247,6 @@ def test_a_misspelt_setting_is_said(house: House) -> None:
 def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
     """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
     said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")
-
     assert "TASKS_APP_IMPORTS names hose_handlers" in said
 
 
@@ -261,7 +254,6 @@ def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
 @pytest.mark.timeout(120, method="thread")
 def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
     process = house.start("worker", "-P", "threads")
-
     assert process.wait(20) != 0
     said = process.log()
     assert "late (timeout), hang (hard_timeout), stuck.async (hard_timeout): in it nothing" in said
@@ -276,7 +268,6 @@ def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
 )
 def test_a_wrong_setting_is_one_sentence(house: House, variable: str, value: str) -> None:
     said = last_words(house, "worker", **{variable: value})
-
     assert said.strip().splitlines()[-1].startswith(f"{variable} is wrong: use a ")
 
 
@@ -298,9 +289,7 @@ def test_an_old_schema_is_refused(empty_url: str) -> None:
         )
         connection.execute(text("INSERT INTO tasks_app_version VALUES ('0000', '0000')"))
     engine.dispose()
-
     said = refusal(database_url=empty_url)
-
     assert said.startswith("The schema has version 0000;")
     assert said.endswith("Run: tasks-app migrate")
 
@@ -309,7 +298,6 @@ def test_an_old_schema_is_refused(empty_url: str) -> None:
 @pytest.mark.timeout(120, method="thread")
 def test_a_missing_database_url_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", "")
-
     assert "TASKS_APP_DATABASE_URL" in refusal()
 
 
@@ -320,10 +308,8 @@ def test_a_url_that_is_none_is_said_without_its_secrets(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
-
     assert "TASKS_APP_DATABASE_URL" in str(refused.value)
     assert "sec" not in str(refused.value)
 
@@ -332,7 +318,6 @@ def test_a_url_that_is_none_is_said_without_its_secrets(
 @pytest.mark.timeout(120, method="thread")
 def test_a_database_that_does_not_answer_is_said() -> None:
     said = refusal(database_url="postgresql+psycopg://nobody:secret@127.0.0.1:1/nothing")
-
     assert "does not answer" in said
     assert "secret" not in said
 
@@ -349,7 +334,6 @@ def test_a_role_without_privileges_is_said(database_url: str, engine: Engine) ->
     finally:
         with engine.begin() as connection:
             connection.execute(text(f"DROP ROLE {role}"))
-
     assert said.startswith("This database role may not do that. ")
     assert "tasks-app grants" in said
 
@@ -372,7 +356,6 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
 
     with pytest.raises(SystemExit) as end:
         receive(sender=None)
-
     assert end.value.code == 1
     assert "no shop" in capsys.readouterr().err
 
@@ -398,9 +381,7 @@ def test_a_worker_with_a_pool_of_green_threads_says_why_it_ends(
     house: House, tmp_path: Path
 ) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_pool = 'gevent'\n")
-
     process = house.start("worker", folder=tmp_path)
-
     assert process.wait(20) != 0
     assert "gevent and eventlet are refused" in process.log()
     assert "Traceback" not in process.log()
@@ -412,7 +393,6 @@ def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -
     (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
     show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
-
     said = subprocess.run(
         [sys.executable, "-c", show],
         cwd=tmp_path,
@@ -420,7 +400,6 @@ def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -
         capture_output=True,
         check=True,
     ).stdout
-
     assert (said, celery_defaults(None, 1.0)["worker_prefetch_multiplier"]) == (b"7\n", 1)
 
 

@@ -63,7 +63,6 @@ def test_a_payload_that_cannot_be_compared_hides_the_whole_line(payload: str | N
 
 def test_a_value_that_begins_another_leaves_nothing_of_it() -> None:
     payload = '{"short": "4711", "long": "4711-canary"}'
-
     assert exception_text(Cause("E", "card 4711-canary, not 4711"), payload) == (
         "E: card ***, not ***"
     )
@@ -71,7 +70,6 @@ def test_a_value_that_begins_another_leaves_nothing_of_it() -> None:
 
 def test_our_own_words_are_shown_whatever_the_payload_is() -> None:
     cause = Cause("process died", "Its process 1234 died while only this task ran in it.")
-
     assert exception_text(cause, None) == exception_text(cause, PAYLOAD)
     assert exception_text(cause, None) == f"{cause.kind}: {cause.message}"
 
@@ -101,7 +99,6 @@ def test_only_what_goes_out_for_a_failed_attempt_may_come_too_late() -> None:
     wait = timedelta(hours=1)
     (retried,) = events_of(notice(NoticeKind.RETRIED, attempt=1, wait=wait), ())
     again, received = events_of(notice(NoticeKind.RECEIVED, attempt=2), ())
-
     assert retried[LATE] > 3600
     assert LATE not in again | received
 
@@ -112,7 +109,6 @@ def test_only_what_goes_out_for_a_failed_attempt_may_come_too_late() -> None:
 )
 def test_what_never_ran_to_its_end_is_revoked_and_says_how(kind: NoticeKind, expired: bool) -> None:
     (event,) = events_of(notice(kind), ())
-
     assert (event["type"], event["expired"], event["result"]) == ("task-revoked", expired, kind)
     assert (event["uuid"], event["name"]) == ("42", "orders.confirm")
 
@@ -129,7 +125,6 @@ def test_a_long_event_loses_beginnings_until_it_fits_a_line(
     long: dict[str, str], fits: str
 ) -> None:
     line = line_of({"type": "task-failed", "uuid": "42", **long})
-
     assert len(line) < LONGEST_LINE
     assert list(json.loads(line).values())[-1].endswith(fits)
 
@@ -164,7 +159,5 @@ def test_with_failures_only_other_first_attempts_are_not_shown(
     events: Any, kind: NoticeKind, attempt: int, number: int
 ) -> None:
     pipe = Collects()
-
     EventWriter(pipe, Settings(events=events))(notice(kind, attempt=attempt))
-
     assert len(pipe.lines) == number

@@ -111,9 +111,7 @@ def test_lines_go_out_in_order_and_in_bursts(
 ) -> None:
     for number in range(2 * BURST + 50):
         pipe.write(line(number))
-
     reporter.tick()
-
     assert wire.uuids == [str(n) for n in range(2 * BURST + 50)]
     assert max(map(len, wire.bursts)) == BURST
     assert len(wire.bursts) <= 4
@@ -147,7 +145,6 @@ def test_a_full_pipe_loses_lines_and_nobody_waits(reporter: Reporter, pipe: Even
     began = time.monotonic()
     for number in range(20_000):
         pipe.write(line(number, kwargs="x" * 200))
-
     assert pipe.lost > 10_000
     assert time.monotonic() - began < 10
 
@@ -158,7 +155,6 @@ def test_without_a_parent_lines_are_lost_and_nothing_is_raised(tmp_path: Path) -
     os.mkfifo(tmp_path / "events")
     orphan.write(b"{}")
     orphan.write(b"x" * LONGEST_LINE)
-
     assert orphan.lost == 3
     assert orphan.read() == []
 
@@ -197,10 +193,8 @@ def test_a_slow_broker_silences_it_too(
 ) -> None:
     pipe.write(line(1))
     wire.publish = lambda *_, **__: setattr(clock, "now", clock.now + 2)  # type: ignore[method-assign]
-
     reporter.tick()
     reporter.tick()
-
     assert not slots(tmp_path).reporting
 
 
@@ -209,12 +203,10 @@ def test_children_write_only_while_celery_itself_would_send(
 ) -> None:
     """``enable_events`` and ``disable_events``, from Flower or by hand, change the groups."""
     assert slots(tmp_path).reporting  # told at the start, before Celery is connected
-
     reporter.dispatcher.groups = {"worker"}
     pipe.write(line(1))
     reporter.tick()
     assert not slots(tmp_path).reporting
-
     reporter.dispatcher.groups.add("task")
     reporter.tick()
     assert slots(tmp_path).reporting
@@ -232,9 +224,7 @@ def test_what_would_hide_newer_news_is_dropped_when_it_is_late(
 ) -> None:
     pipe.write(line(1, **{LATE: clock.now - 1}))
     pipe.write(line(2, **{LATE: clock.now + 1}))
-
     reporter.tick()
-
     assert wire.uuids == ["2"]
     assert LATE not in wire.bursts[0][0]
 
@@ -244,5 +234,4 @@ def test_switched_off_there_is_no_reporter(
     monkeypatch: pytest.MonkeyPatch, events: str, there: bool
 ) -> None:
     monkeypatch.setenv("TASKS_APP_EVENTS", events)
-
     assert Reporter(SimpleNamespace()).include_if(None) is there

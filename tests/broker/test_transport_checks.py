@@ -41,7 +41,6 @@ def _clean() -> None:
 def test_what_celery_cannot_use_is_one_sentence_and_what_to_do(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         celery_configuration(Settings(broker_url=url))
-
     assert str(refused.value).startswith(f"The URL in TASKS_APP_BROKER_URL {said}")
     assert str(refused.value).count(". ") == 1
     assert SECRET not in str(refused.value)

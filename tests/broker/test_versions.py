@@ -164,9 +164,7 @@ def test_the_last_release_runs_on_the_schema_of_this_code(house: House, tmp_path
     if folder is None:
         pytest.skip(f"{NO_RELEASE}: git knows no commit {commit} here. Fetch all of its history.")
     task_id = command(house, "create", "ok").stdout.split()[0]
-
     done = command(house, "work", "--drain", **of(folder))
-
     assert done.returncode == 0, done.stderr
     assert house.sql(f"SELECT state FROM task_all WHERE id = {task_id}") == "SUCCEEDED"
 

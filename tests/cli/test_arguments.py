@@ -49,15 +49,12 @@ PRINTING = (
 def test_no_line_of_a_list_of_commands_is_cut_at_80_columns() -> None:
     within = [group.get_command(click.Context(group), name) for name in COMMANDS]
     groups = [group, *(each for each in within if isinstance(each, click.Group))]
-
     lines = "\n".join(each.get_help(click.Context(each, terminal_width=80)) for each in groups)
-
     assert [line for line in lines.splitlines() if re.match(r"  \w.*\.\.\.$", line)] == []
 
 
 def test_the_list_of_commands_has_headings_and_names_each_once() -> None:
     lines = group.get_help(click.Context(group)).splitlines()
-
     assert [line[:-1] for line in lines if re.fullmatch(r"[A-Z].*:", line)] == [
         *("Options", "Run", "Tasks", "Errors", "Queues and limits"),
         *("Schedules", "Batch jobs", "Operate"),
@@ -74,7 +71,6 @@ def test_each_option_has_a_help() -> None:
         for option in command.params
         if isinstance(option, click.Option) and not option.help
     ]
-
     assert bare == []
 
 
@@ -141,10 +137,8 @@ def test_every_command_prints_whatever_the_terminal_knows(
         task_id = pending_task(connection, biz_key=ODD)
         set_limit(connection, "key", ODD, most=1)
     shell("pause", "é", "--reason", ODD)
-
     for command in PRINTING:
         status, said = run_in(encoding, *command.format(id=task_id).split())
-
         assert (status in (0, 1), "Traceback" in said) == (True, False), (command, said)
         if "--json" in command:
             assert json.loads(said)[0]["biz_key"] == ODD
@@ -164,9 +158,7 @@ def test_the_demo_becomes_a_process_that_prints_in_ascii_too(
 ) -> None:
     told: list[dict[str, str]] = []
     monkeypatch.setattr("os.execve", lambda *call: told.append(call[2]))
-
     group(["demo", "--once"], standalone_mode=False)
-
     assert told[0]["PYTHONIOENCODING"] == f"{sys.stdout.encoding}:backslashreplace"
 
 
@@ -197,10 +189,8 @@ def test_a_url_of_something_else_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, url: str, said: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     with pytest.raises(ConfigurationError) as refusal:
         load_settings()
-
     assert str(refusal.value).startswith("TASKS_APP_DATABASE_URL is wrong: ")
     assert said in str(refusal.value)
     assert SECRET not in str(refusal.value)
@@ -213,7 +203,6 @@ def test_a_url_of_something_else_is_named_without_its_password(
 def test_any_name_of_postgresql_will_do(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """As ``DATABASE_URL`` of many a host has it."""
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", f"{scheme}://me:pw@h:1/x?sslmode=require")
-
     assert load_settings().database == "postgresql+psycopg://me:pw@h:1/x?sslmode=require"
 
 
@@ -288,9 +277,7 @@ def test_a_database_that_answers_is_healthy(
     shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
-
     health = shell_of_wrong_urls("healthz", "--role", "db")
-
     assert (health.returncode, health.stdout.endswith(" answers\n")) == (0, True)
 
 
@@ -301,10 +288,8 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
     causes: dict[str, tuple[str, str, int]], cause: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, said, status = causes[cause]
-
     with pytest.raises(SystemExit) as end:
         check_database(Settings(database_url=url))
-
     assert (end.value.code, said in capsys.readouterr().err) == (status, True)
 
 
@@ -324,7 +309,6 @@ def test_a_wrong_url_ends_a_command_of_celery_with_2(
     tmp_path: Path, variable: str, value: str, said: str
 ) -> None:
     done = celery(tmp_path, "worker", **{variable: value})
-
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert SECRET not in done.stdout + done.stderr
@@ -336,9 +320,7 @@ def test_doctor_names_a_transport_that_is_not_here(
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     monkeypatch.setenv("TASKS_APP_BROKER_URL", broker)
-
     doctor = shell_of_wrong_urls("doctor")
-
     assert doctor.returncode == 1
     assert "names the transport" in doctor.stdout
     assert SECRET not in doctor.stdout + doctor.stderr
@@ -354,7 +336,6 @@ def test_a_statement_that_timed_out_is_not_called_an_absent_database(
         connection.execute(text("LOCK TABLE task_pending IN ACCESS EXCLUSIVE MODE"))
         done = shell_of_wrong_urls("stats")
     engine.dispose()
-
     assert done.returncode == 3
     assert "LockNotAvailable: canceling statement due to lock timeout" in done.stderr
     assert len(done.stderr.splitlines()) == 1

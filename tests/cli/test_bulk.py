@@ -103,9 +103,7 @@ def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
 
 def test_ids_alone_are_answered_one_by_one(run: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1)
-
     done = run("cancel", str(task_id), "1000000000")
-
     assert (done.returncode, done.stdout) == (
         1,
         f"{task_id}  cancelled\n1000000000  not found\n",
@@ -126,7 +124,6 @@ def test_ids_alone_are_answered_one_by_one(run: Shell, engine: Engine) -> None:
 )
 def test_nonsense_ends_with_2(run: Shell, arguments: tuple[str, ...], problem: str) -> None:
     done = run(*arguments)
-
     assert done.returncode == 2
     assert problem in done.stderr
 
@@ -134,9 +131,7 @@ def test_nonsense_ends_with_2(run: Shell, arguments: tuple[str, ...], problem: s
 def test_a_filter_and_ids_must_both_be_true(run: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         a, b = pending_task(connection, "a"), pending_task(connection, "b")
-
     done = run("cancel", str(a), str(b), "--name", "a")
-
     assert f"ids: {a}\n" in done.stdout
 
 
@@ -145,7 +140,6 @@ def test_a_queue_is_shared_listed_and_not_shared(run: Shell) -> None:
     listed = run("fair").stdout
     off, again = run("fair", "mail", "--off"), run("fair", "mail", "--off")
     refused = run("fair", "mail", "--weight", "a=0"), run("fair", "mail", "--weight", "a")
-
     assert shared.stdout == "shared by fair_key\n"
     assert re.search(r"^mail +b=0.5 tenant:gold=3 *$", listed, re.M)
     assert (off.stdout, again.stdout) == ("by priority and age\n", "was not shared\n")

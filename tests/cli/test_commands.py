@@ -29,11 +29,9 @@ from tests.servers import Databases
 def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
     created = shell("create", "cli.echo", '{"n": 1}', "--biz-key", "order:1", "--delay", "1h")
     task_id = int(created.stdout)
-
     (listed,) = shell.json("list", "--biz-key", "order:1")
     shown = shell.json("show", str(task_id))
     (count,) = shell.json("stats")
-
     assert created.returncode == 0
     assert listed["id"] == task_id
     assert shown["task"]["payload"] == {"n": 1}
@@ -44,9 +42,7 @@ def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
 def test_a_task_is_created_with_several_limit_keys(shell: Shell) -> None:
     keys = ("--limit-key", "bank:acme", "--limit-key", "tenant:7")
     created = shell("create", "cli.echo", *keys, "--delay", "1h")
-
     task = shell.json("show", created.stdout.strip())["task"]
-
     assert (task["limit_key"], task["more_limit_keys"]) == ("bank:acme", ["tenant:7"])
 
 
@@ -78,10 +74,8 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
     with engine.begin() as connection:
         queues = ["default", "mail"]
         heartbeats.write_heartbeat(connection, owner="w", node="n", queues=queues, handlers=["t"])
-
     known, unknown = shell("pause", "mail"), shell("pause", "nosuchqueue")
     told = shell.json("pause", "nosuchqueue")
-
     assert [end.returncode for end in (known, unknown)] == [0, 0]
     assert (known.stderr, unknown.stderr) == (
         "",
@@ -93,9 +87,7 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
 def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> None:
     assert shell("pause", "--all").returncode == 0
     assert "every queue is paused since" in shell("stats").stdout
-
     resumed = shell("resume", "mail")
-
     assert (resumed.returncode, resumed.stdout) == (1, "")
     assert "tasks-app resume --all" in resumed.stderr
     assert shell("resume", "--all").stdout == "Every queue is not paused any more.\n"
@@ -105,7 +97,6 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
     shown = shell("show", "999999999")
     requeued = shell("requeue", "999999999")
     cancelled = shell("cancel", "999999999")
-
     assert shown.returncode == requeued.returncode == cancelled.returncode == 1
     assert "tasks-app list" in shown.stderr
     assert "not found" in requeued.stdout
@@ -133,7 +124,6 @@ def test_wrong_usage_exits_with_2_says_what_is_wrong_and_writes_nothing(
     shell: Shell, engine: Engine, arguments: tuple[str, ...], word: str
 ) -> None:
     done = shell(*arguments)
-
     assert done.returncode == 2
     assert word in done.stderr
     assert "Traceback" not in done.stderr
@@ -147,9 +137,7 @@ def test_a_database_that_is_away_exits_with_3(
     away = Shell(
         monkeypatch, tmp_path, TASKS_APP_DATABASE_URL="postgresql+psycopg://u:secret@127.0.0.1:1/x"
     )
-
     done = away("list")
-
     assert done.returncode == 3
     assert " does not answer: Connection refused. Check TASKS_APP_DATABASE_URL " in done.stderr
     assert "secret" not in done.stderr
@@ -159,7 +147,6 @@ def test_without_any_database_the_message_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = Shell(monkeypatch, tmp_path)("list")
-
     assert done.returncode == 2
     assert "tasks-app up -d" in done.stderr
 
@@ -168,7 +155,6 @@ def test_a_wrong_setting_is_named_without_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = Shell(monkeypatch, tmp_path, TASKS_APP_LEASE="hunter2")("list")
-
     assert done.returncode == 2
     assert "TASKS_APP_LEASE is wrong" in done.stderr
     assert "Traceback" not in done.stderr
@@ -179,11 +165,9 @@ def test_an_unmigrated_database_names_the_command(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=databases.create("unmigrated"))
-
     listed, checked = shell("list"), shell("migrate", "--check")
     migrated = shell("migrate")
     again, checked_again = shell("migrate"), shell("migrate", "--check")
-
     assert (listed.returncode, checked.returncode) == (1, 1)
     assert "tasks-app migrate" in listed.stderr
     assert "tasks-app migrate" in checked.stderr
@@ -196,7 +180,6 @@ def test_the_sql_for_a_dba_creates_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = Shell(monkeypatch, tmp_path)("migrate", "--sql")
-
     assert done.returncode == 0
     assert "CREATE TABLE task_pending" in done.stdout
 
@@ -223,9 +206,7 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
 def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = pending_task(connection)
-
     ends = [shell(verb, str(task_id), str(task_id)) for verb in ("cancel", "requeue")]
-
     assert [(end.returncode, end.stdout) for end in ends] == [
         (0, f"{task_id}  cancelled\n"),
         (0, f"{task_id}  requeued\n"),
@@ -258,9 +239,7 @@ def test_work_without_handlers_says_where_they_come_from(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
-
     done = shell.process("work", "--drain")
-
     assert done.returncode == 2
     assert "TASKS_APP_IMPORTS" in done.stderr
 
@@ -274,18 +253,14 @@ def test_a_module_that_does_not_exist_is_named(
         TASKS_APP_DATABASE_URL=database_url,
         TASKS_APP_IMPORTS="no.such.module",
     )
-
     done = shell("work", "--drain")
-
     assert done.returncode == 2
     assert "no.such.module" in done.stderr
 
 
 def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
     shell("create", "cli.echo")
-
     done = shell("scan")
-
     assert done.returncode == 0
     assert "0 ids published" in done.stdout
 
@@ -344,7 +319,6 @@ def test_explain_is_a_function_for_programs_too(shell: Shell, engine: Engine) ->
     with engine.begin() as connection:
         task_id = claimed_task(connection).task_id
         explanation = explain_task(connection, task_id)
-
     assert [finding.subject for finding in explanation.findings] == ["running"]
     assert explanation.known
 
@@ -378,7 +352,6 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
             done = shell("prune")
     finally:
         drop_old_days(engine)
-
     assert done.returncode == 1
     assert f"{NAME} is in use and stays" in done.stderr
 
@@ -386,7 +359,6 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
 def test_a_list_of_nothing_says_so(shell: Shell) -> None:
     nouns = ("schedules", "batch", "queues", "limits", "breakers")
     lists = (("audit",), ("stats",), *((noun, "list") for noun in nouns))
-
     assert [shell(*command).stdout for command in lists] == ["There are none.\n"] * len(lists)
 
 
@@ -412,7 +384,6 @@ def test_in_django_what_to_run_is_typed_as_there(
 
 def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
     misspelt, known, other = (shell("create", name) for name in ("cli.ecko", "cli.echo", "mail"))
-
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
         "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo? Then cancel this task.\n"
@@ -446,7 +417,6 @@ def test_an_unknown_command_is_answered_with_a_similar_one(
     shell: Shell, said: str, hint: str
 ) -> None:
     done = shell(*said.split())
-
     assert done.returncode == 2
     assert hint in done.stderr
 
@@ -471,7 +441,6 @@ def test_every_verb_that_the_audit_tells_of_takes_why() -> None:
         for name, command in leaves(group)
         if "--why" not in {option for each in command.params for option in each.opts}
     }
-
     assert lacks == {*LOOKS.split(), *NOT_AUDITED.split()}
 
 
@@ -493,9 +462,7 @@ def test_why_is_kept_beside_what_was_done(shell: Shell) -> None:
     shell("resume", "mail", "--why", "back")
     shell("queues", "set", "mail", "--timeout", "5s", "--why", "slow")
     assert shell("queues", "reset", "mail").stdout == "Its settings are removed.\n"
-
     told = [each["what"] for each in shell.json("audit")]
-
     assert [what.get("why", what.get("reason")) for what in told][::-1] == [
         *("it is slow", "it is fast", "away", "back", "slow", None)
     ]
@@ -523,10 +490,8 @@ def test_ids_are_answered_one_by_one(
     (task_id,) = make(engine, 1, delay="1h")
     with engine.begin() as connection:
         running = claimed_task(connection).task_id
-
     done = shell(*words, str(task_id), "--why", "an outage")
     refused = shell(*words, str(running), "1000000000")
-
     assert (done.returncode, done.stdout) == (0, f"{task_id}  {answer}\n")
     assert refused.returncode == 1
     assert refused.stdout == f"{running}  running, left as it is\n1000000000  not found\n"
@@ -540,11 +505,9 @@ def test_a_selection_is_previewed_then_done_in_stages(
     shell: Shell, engine: Engine, words: tuple[str, ...], answer: str
 ) -> None:
     ids = make(engine, 3, delay="1h")
-
     dry = shell(*words, "--name", "t", "--dry-run")
     first = shell(*words, "--name", "t", "--first", "1")
     rest = shell("rest", token_of(first.stdout))
-
     assert "3 tasks are selected. Nothing was changed." in dry.stdout
     assert f"1 {answer}\nids: {ids[0]}\n" in first.stdout
     assert rest.stdout == f"2 {answer}\nids: {ids[1]} {ids[2]}\n"
@@ -553,17 +516,13 @@ def test_a_selection_is_previewed_then_done_in_stages(
 
 def test_what_was_so_already_is_said_and_ends_with_1(shell: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1)
-
     done = shell("release", str(task_id))
-
     assert (done.returncode, done.stdout) == (1, f"{task_id}  unchanged\n")
 
 
 def test_a_rate_makes_a_bulk_of_ids_too(shell: Shell, engine: Engine) -> None:
     ids = make(engine, 2, delay="1h")
-
     done = shell("run-now", *map(str, ids), "--rate", "1/1s")
-
     assert f"2 brought forward\nids: {ids[0]} {ids[1]}\n" in done.stdout
     assert done.returncode == 0
     again = shell("run-now", str(ids[0]), "1000000000", "--rate", "1/1s")
@@ -598,7 +557,6 @@ def test_lists_say_held_and_name_no_date(
 def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1, delay="1h")
     shell("disable", str(task_id))
-
     assert re.search(rf"^{task_id} +PENDING +disabled ", shell("list").stdout, re.M)
     assert " enabled " in shell("list", "--wide").stdout
 
@@ -621,7 +579,6 @@ def test_nonsense_ends_with_2(
     shell: Shell, engine: Engine, arguments: tuple[str, ...], problem: str
 ) -> None:
     done = shell(*arguments)
-
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr

@@ -80,10 +80,8 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
             connection, owner="w", node="n", queues=["default"], handlers=["t"]
         )
     shell("create", "stranger")
-
     failing = shell("doctor", "--json")
     away = shell("doctor", "--json", TASKS_APP_BROKER_URL=f"redis://:{SECRET}@127.0.0.1:1/0")
-
     assert (failing.returncode, away.returncode) == (1, 3)
     assert findings(failing)["handlers"]["level"] == "fail"
     assert findings(away)["broker"]["away"]
@@ -93,7 +91,6 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
 def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
     wrong = shell("doctor", TASKS_APP_LEASE=SECRET)
     broken = shell("doctor", TASKS_APP_IMPORTS="no_such_module")
-
     assert (wrong.returncode, broken.returncode) == (1, 1)
     assert wrong.stdout.startswith("fail  settings      TASKS_APP_LEASE is wrong")
     assert wrong.stdout.endswith(" or 10m. See docs/reference/settings.md.\n")

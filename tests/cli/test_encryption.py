@@ -45,16 +45,13 @@ def test_without_a_key_it_says_so(
 ) -> None:
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", "")
     encryption.cache_clear()
-
     refused = shell("show", str(task_id), "--decrypt")
-
     assert refused.returncode == 1
     assert "No key is configured here" in refused.stderr
 
 
 def test_a_new_key_can_be_used(shell: Shell) -> None:
     one, two = (shell("encryption", "new-key", "2026-11").stdout.strip() for _ in range(2))
-
     assert list(read_keys(one)) == ["2026-11"]
     assert one != two
     assert shell("encryption", "new-key", "2026.11").returncode == 2
@@ -69,9 +66,7 @@ def test_values_are_counted_and_change_to_another_key(
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k2:{new_key()},{keys}")
     encryption.cache_clear()
     assert "decrypts" in shell("encryption", "status").stdout
-
     assert "1 value encrypted again with k2" in shell("encryption", "rotate").stdout
-
     assert "k2" in shell("encryption", "status").stdout
     assert "canary" in shell("show", str(task_id), "--decrypt").stdout
 
@@ -81,10 +76,8 @@ def test_a_missing_key_is_an_answer(
 ) -> None:
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k2:{new_key()}")
     encryption.cache_clear()
-
     left = shell("encryption", "rotate")
     shown = shell("show", str(task_id), "--decrypt")
-
     assert left.returncode == 1
     assert "1 value left: the key k1 is missing here" in left.stderr
     assert "encrypted (key k1)" in shown.stdout

@@ -41,7 +41,6 @@ def test_causes_are_listed_at_80_columns(
 def test_a_cause_is_shown_with_its_tasks(shell: Shell, ids: list[int]) -> None:
     told = shell("errors", "show", HEX)
     shown = shell.json("errors", "show", HEX, "--most", "2")
-
     assert f"fingerprint          {HEX}" in told.stdout
     assert "hours                4 within the last hour\n" in told.stdout
     assert len(shown["hours"]) == 24
@@ -57,7 +56,6 @@ def test_a_cause_is_requeued_in_stages(shell: Shell, engine: Engine, ids: list[i
     first = shell("errors", "requeue", HEX, "--first", "1")
     staged = shell("errors", "requeue", HEX, "--stages", "1,rest", "--patience", "0s")
     rest = shell.json("errors", "requeue", HEX, "--stages", "rest")
-
     assert dry.stdout == "4 tasks would be requeued. Nothing was changed.\n"
     assert "No live worker serves default. Start one: " in first.stderr
     assert first.stdout.startswith("1 task of the stage requeued\nTo go on: tasks-app rest ")
@@ -71,7 +69,6 @@ def test_a_cause_is_marked_and_unmarked(shell: Shell, ids: list[int]) -> None:
     known = shell("errors", "known", HEX, "--by", "ann", "--until", "7d", "--note", "ticket 7")
     group = shell.json("errors")[0]
     unknown, again = (shell("errors", "unknown", HEX) for _ in range(2))
-
     assert (known.stdout, unknown.stdout) == ("known\n", "It is not marked any more.\n")
     assert (group["known_by"], group["note"]) == ("ann", "ticket 7")
     assert (again.returncode, "is not marked as known" in again.stderr) == (1, True)
@@ -81,10 +78,8 @@ def test_a_cause_is_marked_and_unmarked(shell: Shell, ids: list[int]) -> None:
 def test_old_errors_are_named_and_filled(shell: Shell, engine: Engine, ids: list[int]) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE task_error SET fingerprint = NULL")
-
     before = shell("errors")
     filled = shell("errors", "fill")
-
     assert "Left out: 5 tasks without a fingerprint. Run: tasks-app errors fill" in before.stderr
     assert filled.stdout == "5 tasks filled\n"
     assert shell.json("errors")[0]["number"] == 4
@@ -103,6 +98,5 @@ def test_old_errors_are_named_and_filled(shell: Shell, engine: Engine, ids: list
 )
 def test_wrong_input_is_refused_in_words(shell: Shell, words: tuple[str, ...]) -> None:
     done = shell("errors", *words)
-
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

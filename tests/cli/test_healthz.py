@@ -38,11 +38,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("form", FORMS[:2], ids=["script", "module"])
 def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
     Liveness("worker", "a@host", good_for_s=60).beat()
-
     good = run(*form, "--role", "worker")
     named = run(*form, "--role", "worker", "--node", "b@host")
     bad = run(*form, "--role", "beat")
-
     assert (good.returncode, good.stdout.startswith("worker a@host: alive")) == (0, True)
     assert (named.returncode, bad.returncode) == (1, 1)
     assert bad.stdout.startswith("beat: no sign of life")
@@ -51,10 +49,8 @@ def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
 def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKS_APP_LEASE")
     Liveness("db", good_for_s=60).beat()
-
     wrong, helped = run(*FORMS[0], "--role", "x"), run(*FORMS[0], "--help")
     in_celery = run(*FORMS[2], "--role=db")
-
     assert (wrong.returncode, helped.returncode, in_celery.returncode) == (2, 0, 0)
     assert "'worker', 'beat', 'db'" in wrong.stderr
     assert "--node" in helped.stdout
@@ -66,9 +62,7 @@ def test_it_costs_hardly_more_than_the_start_of_python() -> None:
     Liveness("worker", "a@host", good_for_s=60).beat()
     commands = ([sys.executable, "-c", "pass"], [*FORMS[0], "--role", "worker"])
     rounds = [[cpu_s(command) for command in commands] for _ in range(9)]
-
     bare, healthz = (statistics.median(spans) for spans in zip(*rounds, strict=True))
-
     assert healthz - bare <= max(0.030, 1.5 * bare), (bare, healthz)
 
 
@@ -86,9 +80,7 @@ def test_it_imports_nothing_that_costs() -> None:
         "import sys; sys.argv = ['x', 'healthz', '--role', 'worker']; from tasks_app.cli.main"
         " import main\ntry: main()\nfinally: print(*sys.modules)"
     )
-
     modules = set(run(sys.executable, "-c", code).stdout.split())
-
     assert "tasks_app.runtime.health_files" in modules
     assert not modules & {"click", "sqlalchemy", "pydantic", "celery", "re", "pathlib", "typing"}
     assert os.environ["TASKS_APP_LEASE"] == "nonsense"

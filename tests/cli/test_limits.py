@@ -60,7 +60,6 @@ def test_what_limits_nothing_or_cannot_be_kept_is_refused(
     run: Shell, arguments: tuple[str, ...], said: str
 ) -> None:
     done = run("limits", "set", *arguments)
-
     assert done.returncode == 2
     assert said in done.stderr
     assert run.json("limits", "list") == []
@@ -71,7 +70,6 @@ def test_a_failed_task_is_unblocked_once(run: Shell, engine: Engine) -> None:
         task_id = pending_task(connection, order_key="k")
         (task,) = claim(connection, [task_id], claimer(), uuid4(), admitted=True)
         settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("E", "m")))
-
     assert run("unblock", str(task_id)).stdout == "The tasks behind it go on.\n"
     again = run("unblock", str(task_id))
     assert again.returncode == 1

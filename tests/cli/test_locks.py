@@ -23,7 +23,6 @@ def test_it_lists_who_holds_and_who_lost_his_lease(run: Shell, engine: Engine) -
         with engine.begin() as connection:
             connection.execute(text("UPDATE task_lock_holder SET lease_until = now()"))
         later = run("locks", "list", "rates").stdout
-
     assert re.search(r"^account:7 +exclusive +held +teller +\d+\.\d s", table, re.M)
     assert re.search(r"^rates +shared +held +teller", table, re.M)
     assert (listed["resource"], listed["who"]) == ("account:7", "teller")
@@ -56,10 +55,8 @@ def test_it_reports_what_is_fought_over(run: Shell, engine: Engine) -> None:
 
 def test_a_lock_is_freed_and_its_holder_is_told(run: Shell, engine: Engine) -> None:
     lock = locks.hold(engine, exclusive="a", who="me").take()
-
     assert run("locks", "free", "a").stdout == "a was taken from me.\n"
     again = run("locks", "free", "a")
-
     assert (again.returncode, again.stderr) == (
         1,
         "a is not held. Run: tasks-app locks list\n",

@@ -41,7 +41,6 @@ def test_show_and_list_hide_it_and_older_errors_that_quote_it(shell: Shell, engi
 def test_schedules_hide_it(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         create_schedule(connection, "s", "t", PAYLOAD, every="1h")
-
     for command in (("schedules", "list", "--json"), ("schedules", "show", "s")):
         said = shell(*command)
         assert "canary" not in said.stdout

@@ -23,7 +23,6 @@ def test_it_is_installed_and_removed_and_says_how_it_stands(shell: Shell) -> Non
         shell("notify", verb).stdout.strip()
         for verb in ("status", "install", "install", "status", "remove", "remove")
     ]
-
     assert said == [
         *("not installed", "installed", "was installed already"),
         *("installed", "removed", "was not installed"),
@@ -37,7 +36,6 @@ def test_it_does_not_wait_long_for_those_who_create_tasks(shell: Shell, engine: 
     with engine.begin() as connection:
         connection.exec_driver_sql("LOCK task_pending IN ROW EXCLUSIVE MODE")
         done = shell("notify", "install")
-
     assert done.returncode == 3
     assert "LockNotAvailable" in done.stderr
     assert "Try again." in done.stderr

@@ -28,10 +28,8 @@ def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyP
     long = "customers.points.of.the.month.are.granted.every.night"
     run("schedules", "add", long, "cli.echo", *DAILY)
     monkeypatch.setenv("COLUMNS", "80")
-
     lines = run("schedules", "list").stdout.splitlines()
     wide = run("schedules", "list", "--wide").stdout.splitlines()
-
     assert len(lines) == len(wide) == 2
     assert max(map(len, lines)) <= 80
     assert re.match(r"^customer\S*…  cli\.echo  cron \S", lines[1])
@@ -43,7 +41,6 @@ def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(run: Shell) -> None:
     misspelt, known = (
         run("schedules", "add", name, name, *DAILY) for name in ("cli.ecko", "cli.echo")
     )
-
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
         "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo?"
@@ -78,7 +75,6 @@ def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
 
 def test_it_is_disabled_and_enabled(run: Shell, engine: Engine) -> None:
     run("schedules", "add", "often", "t", "--every", "15m")
-
     assert run("schedules", "disable", "often").stdout.startswith("Paused.")
     assert next_runs(engine) == {"often": None}
     told = run("schedules", "enable", "often").stdout
@@ -94,18 +90,14 @@ def test_it_tells_what_became_of_the_last_task(run: Shell, engine: Engine) -> No
             text("""UPDATE task_schedule SET created_at = created_at - interval '1 hour',
                 next_run_at = created_at, look_at = created_at""")
         )
-
     run.process("work", "--alone", "--drain")
-
     shown = run.json("schedules", "show", "soon")
     assert (shown["last_outcome"], shown["last_task_state"]) == ("made", "SUCCEEDED")
 
 
 def test_it_is_changed(run: Shell) -> None:
     run("schedules", "add", "often", "t", "--every", "15m")
-
     changed = run("schedules", "change", "often", "--every", "1h", "--payload", '{"n": 2}')
-
     shown = run.json("schedules", "show", "often")
     assert changed.stdout.startswith("Every 1h, counted from ")
     assert (shown["expression"], shown["payload"]) == ("1h", {"n": 2})
@@ -119,9 +111,7 @@ def test_a_preview_changes_nothing(run: Shell, engine: Engine) -> None:
     )
     run("schedules", "add", "night", "t", *DAILY)
     before = next_runs(engine)
-
     shown = run("schedules", "preview", "night")
-
     assert len(shown.stdout.splitlines()) == 6
     assert next_runs(engine) == before
 
@@ -130,9 +120,7 @@ def test_the_past_is_filled_up_once(run: Shell) -> None:
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     span = (str(today - timedelta(days=3)), str(today))
     run("schedules", "add", "night", "t", "--cron", "0 12 * * *")
-
     first, second = (run("schedules", "backfill", "night", *span) for _ in range(2))
-
     assert (first.stdout, second.stdout) == ("3 tasks created\n", "0 tasks created\n")
     assert len(run.json("list", "--name", "t")) == 3
 
@@ -140,7 +128,6 @@ def test_the_past_is_filled_up_once(run: Shell) -> None:
 @pytest.mark.parametrize("verb", ["show", "enable", "disable", "remove", "preview", "change"])
 def test_what_is_not_there_exits_with_1_and_the_next_command(run: Shell, verb: str) -> None:
     done = run("schedules", verb, "nobody")
-
     assert done.returncode == 1
     assert "There is no schedule nobody. Run: tasks-app schedules list" in done.stderr
 
@@ -164,7 +151,6 @@ def test_wrong_usage_exits_with_2_and_writes_nothing(
     run: Shell, engine: Engine, arguments: tuple[str, ...], said: str
 ) -> None:
     done = run("schedules", *arguments)
-
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert said in done.stderr
     assert next_runs(engine) == {}

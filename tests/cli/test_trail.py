@@ -82,7 +82,6 @@ def test_the_reason_is_in_the_audit_and_in_the_trail(
 def test_the_audit_names_the_id_beside_the_reason(run: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1)
     run("cancel", str(task_id), "--why", WHY)
-
     assert f"ids=[{task_id}] why={WHY}" in run("audit").stdout
 
 
@@ -93,7 +92,6 @@ def test_a_long_reason_is_cut_and_one_that_cannot_be_stored_is_refused(
     assert run("cancel", str(one), "--why", "x" * 600).returncode == 0
     (moment,) = told(run, one, "cancel")
     assert moment["message"] == "x" * LONGEST_WHY
-
     refused = run("cancel", str(other), "--why", "\udcff")
     assert refused.returncode == 2
     assert "An argument is not UTF-8." in refused.stderr
@@ -107,11 +105,9 @@ def test_a_trail_fits_a_terminal_and_is_whole_in_a_pipe(
     why = "the bank asks, " * 20
     run("hold", str(task_id), "--why", why)
     run("run-now", str(task_id))
-
     whole = run("show", str(task_id), "--trail").stdout
     monkeypatch.setenv("COLUMNS", "80")
     narrow = run("show", str(task_id), "--trail").stdout
-
     assert why.strip() in whole
     assert max(map(len, narrow.splitlines())) <= 80
     assert re.search(r"Z  hold .*\n    the bank asks, .* …\n", narrow)
@@ -119,7 +115,6 @@ def test_a_trail_fits_a_terminal_and_is_whole_in_a_pipe(
 
 def test_an_unknown_task_has_no_trail(run: Shell, engine: Engine) -> None:
     refused = run("show", "1000000000", "--trail")
-
     assert refused.returncode == 1
     assert "There is no task 1000000000" in refused.stderr
 
@@ -131,7 +126,6 @@ def test_tasks_are_listed_by_their_sub_status(run: Shell, engine: Engine) -> Non
             text("UPDATE task_pending SET sub_status = 'waiting for bank' WHERE id = :id"),
             {"id": waits},
         )
-
     assert [task["id"] for task in run.json("list", "--sub-status", "waiting for bank")] == [waits]
     assert "waiting for bank" in run("list").stdout
     assert re.search(r"^sub_status +waiting for bank$", run("show", str(waits)).stdout, re.M)

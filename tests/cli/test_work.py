@@ -81,9 +81,7 @@ def test_a_role_that_may_only_create_tasks_is_refused_once(
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.PRODUCER, role))
-
     done = shell_of_role.process("work", "-c", "2")
-
     assert (done.returncode, done.stderr.splitlines()) == (1, [PERMISSION_ADVICE])
 
 
@@ -95,9 +93,7 @@ def test_a_role_that_may_only_read_is_refused_once(
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.READER, role))
-
     done = shell_of_role.process(*arguments)
-
     assert (done.returncode, done.stderr.splitlines()) == (1, [READS.format(role)])
 
 
@@ -108,10 +104,8 @@ def test_so_does_the_worker_of_celery(
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.READER, role))
-
     with pytest.raises(RefusedStart) as refused:
         check_database(load_settings())
-
     assert (refused.value.code, str(refused.value)) == (1, READS.format(role))
 
 
@@ -122,7 +116,6 @@ def test_a_role_with_the_grants_of_workers_may_run_tasks(
 ) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(grants_sql(RoleKind.WORKER, role))
-
     assert shell_of_role.process("work", "--drain").returncode == 0
 
 
@@ -206,7 +199,6 @@ def test_it_counts_what_ran_in_every_way_also_before_a_death(
 @pytest.mark.parametrize("wrong", ["mail,", "a b", "mail;reports"])
 def test_a_queue_that_cannot_be_is_refused(shell_of_drained: Shell, wrong: str) -> None:
     done = shell_of_drained("work", "--drain", "--queue", wrong)
-
     assert done.returncode == 2
     assert "no queue is called" in done.stderr
 
@@ -217,9 +209,7 @@ def test_several_queues_may_be_given_in_one_text(shell_of_drained: Shell, engine
     with engine.begin() as connection:
         for queue, name in (("default", "runs"), ("mail", "mail")):
             pending_task(connection, name=name, queue=queue)
-
     done = shell_of_drained.process("work", "--drain", "-c", "1", "-q", "default, mail")
-
     assert (done.returncode, done.stdout) == (0, "2 runs ended: 2 succeeded.\n")
 
 
@@ -260,7 +250,6 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
     with engine.begin() as connection:
         late, known = pending_task(connection, "late"), pending_task(connection, "known")
         park_tasks(connection, [known], unknown("known"), timedelta(seconds=30))
-
     assert found(engine, now - timedelta(hours=1)) == [("known", 1, known, f"{UNKNOWN} known")]
     assert [name for name, *_ in found(engine, now + timedelta(hours=1))] == ["late", "known"]
     assert found(engine, now + timedelta(hours=1))[0][2:] == (late, "the reason is unknown")
@@ -268,14 +257,12 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
 
 def test_it_says_nothing_ran(capsys: pytest.CaptureFixture[str]) -> None:
     print_drained({}, [], [], json_=False)
-
     assert capsys.readouterr().out == "Nothing ran.\n"
 
 
 def test_it_says_what_the_database_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused = Refusal("rescue of tasks", "7", "UniqueViolation 23505", datetime.now(UTC))
     print_drained({}, [], [refused], json_=False)
-
     assert capsys.readouterr().out == (
         "Nothing ran.\nrescue of tasks refused: 7 (UniqueViolation 23505).\n"
     )
@@ -292,10 +279,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.test_all
 def test_celery_finds_the_same_commands_under_the_name_pool() -> None:
     (found,) = entry_points(group="celery.commands", name="pool")
-
     plugin = found.load()
     context = click.Context(plugin)
-
     assert plugin is pool
     assert plugin.name == "pool"
     assert plugin.list_commands(context) == group.list_commands(context) == list(COMMANDS)
@@ -306,9 +291,7 @@ def test_celery_finds_the_same_commands_under_the_name_pool() -> None:
 def test_the_plugin_imports_click_and_nothing_else_that_costs() -> None:
     """Every `celery` of this environment loads it, whatever it is about to do."""
     code = "import click, sys; a = set(sys.modules); import tasks_app.cli.group; "
-
     said = run(sys.executable, "-c", code + "print(*sorted(set(sys.modules) - a))").stdout
-
     names = [name for name in said.split() if name.split(".")[0] not in sys.stdlib_module_names]
     assert set(names) == {
         "tasks_app",
@@ -390,9 +373,7 @@ def test_work_writes_json_alone(
     monkeypatch.setenv("TASKS_APP_IMPORTS", "log_handlers")
     monkeypatch.setenv("TASKS_APP_LOG_FORMAT", "json")
     task_id = make_task(engine)
-
     done = shell.process("work", "--drain", "-c", "1")
-
     assert done.returncode == 0
     assert all(line.startswith("{") for line in done.stderr.splitlines()), done.stderr
     check(json_lines(done.stderr), task_id, owner_of(engine, task_id), done.stderr)

@@ -40,7 +40,6 @@ def name_of(requirement: str) -> str:
 @pytest.mark.test_all
 def test_who_runs_tasks_installs_nothing_for_operators() -> None:
     everywhere = {name_of(line) for line in BASE if ";" not in line}
-
     assert not everywhere & {"alembic", "flower", "psutil", "rich"}
 
 
@@ -54,7 +53,6 @@ def needs() -> list[Need]:
 def test_what_is_not_promised_has_an_upper_bound() -> None:
     packages = {need.path.partition(":")[0].partition(".")[0] for need in needs()}
     bounded = {name_of(line) for line in BASE if "<" in line}
-
     assert packages - bounded == set()
     assert packages >= {"celery", "kombu", "psycopg", "redis", "sqlalchemy"}
 
@@ -86,7 +84,6 @@ def test_no_file_is_empty_by_accident() -> None:
         pytest.skip("this is no checkout")
     files = [PROJECT / name for name in listed.stdout.split("\0") if name]
     empty = [path for path in files if path.is_file() and not path.stat().st_size]
-
     assert [str(path) for path in empty if path.name not in ("__init__.py", "py.typed")] == []
 
 
@@ -189,7 +186,6 @@ def test_a_worker_and_a_beat_run_tasks(
 @pytest.mark.timeout(120, method="thread")
 def test_the_commands_are_listed(environment: dict[str, str]) -> None:
     shown = run(environment, "-m", "tasks_app", "--help")
-
     assert shown.returncode == 0
     assert "migrate" in shown.stdout
 
@@ -202,7 +198,6 @@ def test_the_commands_are_listed(environment: dict[str, str]) -> None:
 )
 def test_a_command_names_its_extra(environment: dict[str, str], command: str, extra: str) -> None:
     done = run(environment, "-m", "tasks_app", command)
-
     assert done.returncode == 2
     assert done.stderr == (
         f"tasks-app {command} needs an extra. Run: pip install 'tasks_app[{extra}]'\n"
@@ -213,7 +208,6 @@ def test_a_command_names_its_extra(environment: dict[str, str], command: str, ex
 @pytest.mark.timeout(120, method="thread")
 def test_a_probe_needs_none(environment: dict[str, str]) -> None:
     done = run(environment, "-m", "tasks_app", "healthz", "--role", "worker")
-
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
@@ -222,7 +216,6 @@ def test_a_probe_needs_none(environment: dict[str, str]) -> None:
 @pytest.mark.timeout(120, method="thread")
 def test_celerys_flower_names_it(environment: dict[str, str]) -> None:
     done = run(environment, "-m", "celery", "-A", "tasks_app", "flower")
-
     assert done.returncode == 2
     assert done.stderr == "Flower is not installed. Run: pip install 'tasks_app[flower]'\n"
 
@@ -311,7 +304,6 @@ def test_celery_loads_the_app(programs: Path) -> None:
         TASKS_APP_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none",
         TASKS_APP_BROKER_URL="redis://127.0.0.1:1/0",
     )  # fmt: skip
-
     assert loaded.stderr == ""
     assert loaded.stdout.split() == [*KEPT.values()]
 
@@ -408,9 +400,7 @@ def is_empty(upgrade: str) -> bool:
 @pytest.mark.test_all
 def test_autogenerate_leaves_our_tables_alone(shop: Shop) -> None:
     shop.migrate()
-
     without, with_it = shop.generated(""), shop.generated("include_name=include_name")
-
     assert set(dropped(without)) >= TABLES  # and 16 partitions
     assert len(dropped(without)) == len(TABLES) + 16
     assert is_empty(with_it), with_it
@@ -419,7 +409,6 @@ def test_autogenerate_leaves_our_tables_alone(shop: Shop) -> None:
 @pytest.mark.test_all
 def test_models_of_our_tables_are_not_created_anew(shop: Shop) -> None:
     shop.migrate()
-
     assert is_empty(shop.generated(BOTH, MODEL))
 
 
@@ -428,7 +417,6 @@ def test_it_goes_with_a_filter_of_your_own(shop: Shop) -> None:
     shop.migrate()
     with shop.engine.begin() as connection:
         connection.execute(text("CREATE TABLE legacy_orders (id integer)"))
-
     assert is_empty(shop.generated("include_name=mine"))
 
 
@@ -440,9 +428,7 @@ def test_in_a_schema_of_its_own_only_ours_is_left_alone(shop: Shop) -> None:
     with shop.engine.begin() as connection:
         connection.execute(text("CREATE TABLE task_group (id integer)"))
         connection.execute(text("CREATE TABLE jobs.audit (id integer)"))
-
     upgrade = shop.generated("include_name=include_name, include_schemas=True", **ours)
     at_home = shop.generated("include_name=include_name", **ours, SEARCH_PATH="jobs")
-
     assert sorted(dropped(upgrade)) == ["audit", "task_group"]
     assert dropped(at_home) == ["audit"]

@@ -234,7 +234,6 @@ def test_a_beat_that_is_killed_is_no_alert_while_a_worker_stands_in(
     beat.signal_all(signal.SIGKILL)
     standby = "SELECT 1 FROM task_lease WHERE name = 'scan' AND rank = 1 AND held_until > now()"
     until(lambda: house.sql(standby), 30, "a worker that stands in")
-
     assert quiet(house, hook) == {}
     waits = "SELECT sending_until - opened_at > '4 min' FROM task_alert WHERE closed_at IS NULL"
     assert house.sql(waits)

@@ -101,7 +101,6 @@ def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random
     with redis.Redis.from_url(house.environment()["TASKS_APP_BROKER_URL"]) as client:
         message = Forger(dice, [task_id], Path("nowhere")).honest([task_id])
         client.lpush("tasks_app:lonely", message.replace(b'"default"', b'"lonely"'))
-
     assert house.over([task_id], 10) == {"SUCCEEDED": 1}
 
 
@@ -116,9 +115,7 @@ def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     house.beat(TASKS_APP_SCAN_INTERVAL="200ms")
     app = Celery(broker=house.environment()["TASKS_APP_BROKER_URL"], set_as_current=False)
     app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
-
     app.control.broadcast("shutdown")
-
     assert hears.wait(30) == 0
     assert house.over(house.create("ok", 5, queue="deaf")) == {"SUCCEEDED": 5}
     assert deaf.alive

@@ -237,7 +237,6 @@ def test_three_tasks_move_one_by_one_while_both_run(shop_of_move_from_procrastin
 def test_a_rollback_takes_both_systems_tasks_with_it(shop_of_move_from_procrastinate: Shop) -> None:
     buying = BUYING.format(orders=[1], moved=KINDS[:1], left=KINDS[1:])
     shop_of_move_from_procrastinate.run(f"{buying}            raise psycopg.Rollback\n")
-
     counted = shop_of_move_from_procrastinate.run(
         "import psycopg\nwith psycopg.connect() as connection: print("
         "connection.execute('SELECT (SELECT count(*) FROM procrastinate_jobs)"

@@ -42,7 +42,6 @@ from tests.cases import in_one_test
 
 def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
     names = [kind.name for kind in (*KINDS, *OF_A_POOLER, *OF_BATCHES)]
-
     assert len(set(names)) == len(names) >= 40
 
 
@@ -55,13 +54,11 @@ def test_each_kind_does_something(kind: Kind) -> None:
 @pytest.mark.parametrize("page", ["Makefile", "docs/guarantees.md"])
 def test_what_is_told_of_their_number_is_true(project: Path, page: str) -> None:
     told = re.findall(r"(\d+) kinds\s+of\s+faults", (project / page).read_text())
-
     assert told == [str(len(KINDS))]
 
 
 def test_kinds_are_chosen_by_words_of_their_names() -> None:
     usual = Surroundings()
-
     assert matrix.chosen("F17, half of what", usual)
     assert {kind.name[:3] for kind in matrix.chosen("F17,F18", usual)} == {"F17", "F18"}
     assert matrix.chosen("", usual) == list(KINDS)
@@ -71,18 +68,15 @@ def test_kinds_are_chosen_by_words_of_their_names() -> None:
 
 def test_what_happens_to_a_pooler_is_drawn_only_where_there_is_one() -> None:
     names = {kind.name for kind in OF_A_POOLER if kind.hurt}
-
     for surroundings in (Surroundings(), Surroundings(pgbouncer=True)):
         drawn = {name for name, _ in together(surroundings, engine=False, rarer=1)[0]}
         there = names if surroundings.pgbouncer else set()
-
         assert drawn & names == there
         assert {kind.name for kind in matrix.chosen("", surroundings)} & names == there
 
 
 def test_a_page_names_what_its_runs_stood_on_and_how_to_have_it_again() -> None:
     surroundings = Surroundings(16, pgbouncer=True, rabbitmq=True)
-
     assert surroundings.options == " --postgres 16 --pgbouncer --rabbitmq"
     assert (
         "a PostgreSQL 16 behind a PgBouncer in transaction mode, a RabbitMQ" in surroundings.words
@@ -94,9 +88,7 @@ def test_words_that_name_no_kind_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["torture", "matrix", "--only", "F17 F18"])
-
     assert command.main() == 2
-
     assert "Separate words by commas" in capsys.readouterr().err
 
 
@@ -155,19 +147,13 @@ def test_messages_of_ours_are_seen_repeated_lost_and_forgotten(
 ) -> None:
     assert tortured.waiting() == []
     publish()
-
     waiting = tortured.waiting()
     tortured.deliver(waiting)
-
     assert len(waiting) == MESSAGES
     assert len(tortured.waiting()) == 2 * MESSAGES
-
     tortured.lose_half()
-
     assert len(tortured.waiting()) in {MESSAGES, MESSAGES + 1}
-
     tortured.forget()
-
     assert tortured.waiting() == []
 
 
@@ -175,9 +161,7 @@ def test_what_is_forged_lies_where_our_messages_lie(
     tortured: Broker, publish: Callable[[], None]
 ) -> None:
     publish()
-
     tortured.forge([b"{}", b"\x00\xff"])
-
     assert len(tortured.waiting()) == MESSAGES + 2
 
 
@@ -227,7 +211,6 @@ def test_before_the_call_nothing_was_done_and_after_it_all(
 def test_the_seed_decides_how_often(tmp_path: Path) -> None:
     first, second, other = (Dice(seed) for seed in ("7", "7", "8"))
     draws = [[dice.falls(0.3) for _ in range(200)] for dice in (first, second, other)]
-
     assert draws[0] == draws[1] != draws[2]
     assert 30 < sum(draws[0]) < 90
 
@@ -265,11 +248,9 @@ def test_a_process_is_hurt(tmp_path: Path, action: str, status: int, output: str
         "TORTURE_FOLDER": str(tmp_path),
         "PYTHONPATH": str(ROOT),
     }
-
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
     )
-
     assert (ended.returncode, ended.stdout) == (status, output), ended.stderr
     assert hits(tmp_path / HITS) == {f"sweep.before {action.partition(':')[0]}": 1}
 
@@ -278,7 +259,6 @@ def test_when_it_is_calm_nothing_happens(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(place("sweep.before").owner, "sweep", lambda: "swept")
     restore = install(Failpoint("sweep.before", "raise", 0, 1), Dice("1"), tmp_path)
     (tmp_path / CALM).touch()
-
     assert place("sweep.before").call() == "swept"
     assert not hits(tmp_path / HITS)
     restore()
@@ -291,7 +271,6 @@ def test_all_actions_that_are_promised_exist() -> None:
 @pytest.mark.test_all
 def test_whatever_a_zombie_writes_is_refused() -> None:
     ended = zombies.trials(16, 8, seed=1)
-
     assert sum(ended.values()) == 16
     assert all("refused" in what for what, times in ended.items() if times)
 
@@ -300,5 +279,4 @@ def test_whatever_a_zombie_writes_is_refused() -> None:
 def test_an_accepted_write_would_be_seen() -> None:
     careless = text("DELETE FROM task_pending WHERE id = :id")
     by_id = {"by id": lambda c, task: c.execute(careless, {"id": task.task_id}).rowcount == 1}
-
     assert zombies.trials(2, 2, 1, by_id)["by id: ACCEPTED"] == 2

@@ -24,9 +24,7 @@ def test_what_it_changes_is_there_and_still_python_afterwards(
     for file in mutant.files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text((project / file).read_text())
-
     before = apply(mutant, tmp_path)
-
     for file in mutant.files:
         if file.endswith(".py"):
             ast.parse((tmp_path / file).read_text())
@@ -68,9 +66,7 @@ def test_so_are_their_cases_as_far_as_this_run_has_collected_them(
     by_hand = {each.partition("[")[0] for each in request.config.args if "[" in each}
     collected = {case.partition("[")[0] for case in cases} - by_hand
     named = {test for mutant in ALL for test in mutant.tests if "[" in test}
-
     looked_at = {test for test in named if test.partition("[")[0] in collected}
-
     assert looked_at <= cases
 
 
@@ -81,10 +77,8 @@ def test_there_are_at_least_twenty_and_each_has_a_name_of_its_own() -> None:
 def test_a_mutant_of_another_tree_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one\ntwo\n")
     mutant = Mutant("m", "r", (Change("a.py", "one", "1"), Change("a.py", "three", "3")), ("t",))
-
     with pytest.raises(StaleMutantError, match="0 times"):
         apply(mutant, tmp_path)
-
     assert (tmp_path / "a.py").read_text() == "one\ntwo\n"
 
 
