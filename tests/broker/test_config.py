@@ -227,7 +227,6 @@ def harmed(house: House, ids: list[int]) -> list[int]:
     return [task.id for task in tasks if task.crashes or task.failures or task.attempt > 1]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_message_of_many_tasks_may_take_longer_than_the_limit_of_one(
     house: House, worker: CeleryProcess, settings_of_time_limits: Settings
@@ -238,7 +237,6 @@ def test_a_message_of_many_tasks_may_take_longer_than_the_limit_of_one(
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("name", ["endless", "endless.async"])
 def test_the_soft_limit_is_raised_in_the_one_task_that_passes_it(
@@ -252,7 +250,6 @@ def test_the_soft_limit_is_raised_in_the_one_task_that_passes_it(
     assert harmed(house, neighbours) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_the_hard_limit_kills_the_child_for_the_one_task_that_passes_it(
     house: House, worker: CeleryProcess
@@ -262,7 +259,6 @@ def test_the_hard_limit_kills_the_child_for_the_one_task_that_passes_it(
     assert "killed at its hard limit of 2 s" in (house.task(deaf).error or "")
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_what_a_handler_declares_wins(house: House, worker: CeleryProcess) -> None:
     ids = house.create("patient")
@@ -270,7 +266,6 @@ def test_what_a_handler_declares_wins(house: House, worker: CeleryProcess) -> No
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_remote_control_changes_no_limit_of_what_carries_tasks_or_is_a_task(
     house: House, worker: CeleryProcess, app: Celery
@@ -293,7 +288,6 @@ def test_remote_control_changes_no_limit_of_what_carries_tasks_or_is_a_task(
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.usefixtures("worker")
 def test_settings_of_celerys_tasks_reach_no_message_of_ours(house: House, tmp_path: Path) -> None:

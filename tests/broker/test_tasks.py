@@ -130,7 +130,6 @@ def trigger(house: House) -> Iterator[None]:
         remove_trigger(connection)
 
 
-@pytest.mark.test_all
 @pytest.mark.usefixtures("trigger")
 def test_tasks_of_sql_are_published_long_before_the_next_scan(house: House) -> None:
     house.worker(children=1, **SCANS)
@@ -143,7 +142,6 @@ def test_tasks_of_sql_are_published_long_before_the_next_scan(house: House) -> N
     assert house.sql(LISTENERS) == 0
 
 
-@pytest.mark.test_all
 def test_without_hints_beat_does_not_listen(house: House) -> None:
     beat = house.beat(TASKS_APP_HINTS="off")
     beat.says("this beat leads")
@@ -166,7 +164,6 @@ rename("start_strategy", Task, Consumer)
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Path) -> None:
     process = house.worker(**in_all_processes(tmp_path / "site", RENAMED))
     try:
@@ -180,7 +177,6 @@ def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Pa
     assert "Traceback" not in process.log()
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 def test_a_worker_that_could_not_guard_its_queues_does_not_start(
     house: House, tmp_path: Path

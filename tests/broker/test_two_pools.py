@@ -101,7 +101,6 @@ def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 def test_two_pools_on_one_broker_do_all_their_tasks_and_doctor_says_so(

@@ -61,7 +61,6 @@ def healthy(house: House, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     return lambda role: judge(role)[0]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_worker_that_is_stopped_is_not_healthy_until_it_goes_on(
     house: House, worker: CeleryProcess, healthy: Verdict
@@ -78,7 +77,6 @@ def test_a_worker_that_is_stopped_is_not_healthy_until_it_goes_on(
     assert f"{worker.name}@" in word
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
     house: House, beat: CeleryProcess, healthy: Verdict
@@ -94,7 +92,6 @@ def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
     assert "fails (ProgrammingError)" in word
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
     house: House, worker: CeleryProcess, beat: CeleryProcess, road: FaultProxy, healthy: Verdict
@@ -158,7 +155,6 @@ def test_a_worker_whose_children_starve_for_long_is_not_healthy(
     parent.liveness.end()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_an_orderly_end_takes_the_file_along(
     house: House, worker: CeleryProcess, healthy: Verdict
@@ -259,7 +255,6 @@ MINGLES = "mingle: "
 """Celery asks other workers for a second which of its tasks were revoked."""
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_it_asks_no_neighbours_where_it_serves_our_queues_only(house: House) -> None:
     worker = house.worker(children=1)
@@ -267,7 +262,6 @@ def test_it_asks_no_neighbours_where_it_serves_our_queues_only(house: House) -> 
     assert MINGLES not in worker.log()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_it_asks_them_where_it_serves_queues_of_others(house: House) -> None:
     worker = house.worker("-Q", "default,elsewhere", children=1)
@@ -280,7 +274,6 @@ HELD = "SELECT count(*) FROM task_breaker_held"
 GOOD = "SELECT sum(good) FROM task_breaker_count"
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_few_more_calls_go_out_than_its_threshold(house: House, tmp_path: Path) -> None:
     """While 40 are missing, two of each child may wait for their second; and one is under way."""

@@ -89,11 +89,6 @@ def run_in(encoding: str, *arguments: str) -> tuple[int, str]:
     return status, raw.getvalue().decode(stream.encoding)
 
 
-@pytest.fixture
-def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
-
-
 def test_the_value_of_no_option_of_no_command_may_be_empty() -> None:
     tried = 0
     for words, command in commands():
@@ -207,11 +202,6 @@ def test_any_name_of_postgresql_will_do(monkeypatch: pytest.MonkeyPatch, scheme:
 
 
 @pytest.fixture
-def shell_of_wrong_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    return Shell(monkeypatch, tmp_path)
-
-
-@pytest.fixture
 def causes(database_url: str) -> dict[str, tuple[str, str, int]]:
     """Each way not to get in: the URL, what is said, the exit code."""
     url = make_url(database_url)
@@ -250,7 +240,7 @@ def cause(request: pytest.FixtureRequest) -> str:
     indirect=True,
 )
 def test_who_does_not_get_in_reads_why(
-    shell_of_wrong_urls: Shell,
+    shell: Shell,
     monkeypatch: pytest.MonkeyPatch,
     causes: dict[str, tuple[str, str, int]],
     cause: str,
@@ -259,9 +249,9 @@ def test_who_does_not_get_in_reads_why(
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
     password = make_url(url).password or SECRET
 
-    done = shell_of_wrong_urls("stats")
-    doctor = shell_of_wrong_urls("doctor")
-    health = shell_of_wrong_urls("healthz", "--role", "db")
+    done = shell("stats")
+    doctor = shell("doctor")
+    health = shell("healthz", "--role", "db")
 
     assert (done.returncode, doctor.returncode) == (status, 3 if status == 3 else 1)
     assert done.stderr.startswith("The database ")
@@ -274,10 +264,10 @@ def test_who_does_not_get_in_reads_why(
 
 
 def test_a_database_that_answers_is_healthy(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
-    health = shell_of_wrong_urls("healthz", "--role", "db")
+    health = shell("healthz", "--role", "db")
     assert (health.returncode, health.stdout.endswith(" answers\n")) == (0, True)
 
 
@@ -293,7 +283,6 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
     assert (end.value.code, said in capsys.readouterr().err) == (status, True)
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
@@ -314,13 +303,15 @@ def test_a_wrong_url_ends_a_command_of_celery_with_2(
     assert SECRET not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("broker", [f"foo://me:{SECRET}@h/x", f"redis://h;kafka://me:{SECRET}@h"])
+@pytest.mark.parametrize(
+    "transport", [f"foo://me:{SECRET}@h/x", f"redis://h;kafka://me:{SECRET}@h"]
+)
 def test_doctor_names_a_transport_that_is_not_here(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str, broker: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str, transport: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
-    monkeypatch.setenv("TASKS_APP_BROKER_URL", broker)
-    doctor = shell_of_wrong_urls("doctor")
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", transport)
+    doctor = shell("doctor")
     assert doctor.returncode == 1
     assert "names the transport" in doctor.stdout
     assert SECRET not in doctor.stdout + doctor.stderr
@@ -328,13 +319,13 @@ def test_doctor_names_a_transport_that_is_not_here(
 
 @pytest.mark.test_all
 def test_a_statement_that_timed_out_is_not_called_an_absent_database(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("LOCK TABLE task_pending IN ACCESS EXCLUSIVE MODE"))
-        done = shell_of_wrong_urls("stats")
+        done = shell("stats")
     engine.dispose()
     assert done.returncode == 3
     assert "LockNotAvailable: canceling statement due to lock timeout" in done.stderr

@@ -59,11 +59,6 @@ CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\
 
 
 @pytest.fixture
-def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
-
-
-@pytest.fixture
 def tasks(engine: Engine) -> dict[str, int]:
     """One of each sort that is listed differently."""
     with engine.begin() as connection:
@@ -548,7 +543,6 @@ def test_each_prints_one_document(
             known["batch"] = value["batch_id"]
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 def test_the_servers_and_a_drain_print_one_document(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -150,22 +150,6 @@ def test_ids_that_came_twice_are_no_ends(shell: Shell, engine: Engine) -> None:
     assert "2 ids of messages had nothing to start and were dropped: harmless." in told
 
 
-@pytest.mark.parametrize(
-    "since", ["5x", "tomorrow", "-1h", "2999-01-01T00:00:00Z", "0s", "9999-12-31T23:59:59-23:59"]
-)
-def test_what_is_no_time_is_refused(shell: Shell, engine: Engine, since: str) -> None:
-    told = shell("report", f"--since={since}")
-    assert told.returncode == 2
-    assert "Traceback" not in told.stderr
-    assert "--since" in told.stderr
-    assert since != "5x" or "Write 24h, 7d or an instant" in told.stderr
-
-
-def test_a_file_that_cannot_be_written_is_refused(shell: Shell, engine: Engine) -> None:
-    told = shell("report", "--html", "/nowhere/report.html")
-    assert (told.returncode, "--html" in told.stderr) == (2, True)
-
-
 class Reader(HTMLParser):
     """Notes what a page would load or run."""
 
@@ -239,19 +223,6 @@ def test_once_prints_them(shell: Shell) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("# HELP tasks_app_")
     assert "\ntasks_app_up 1\n" in done.stdout
-
-
-def test_once_says_by_its_exit_code_that_the_database_is_away(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKS_APP_DATABASE_URL", "postgresql+psycopg://u:p@127.0.0.1:1/x")
-    assert shell("metrics", "--once").returncode == 3
-
-
-def test_other_addresses_are_refused_without_a_password(shell: Shell) -> None:
-    done = shell("metrics", "--address", "0.0.0.0", "--port", "0")
-    assert done.returncode == 2
-    assert "Metrics have no password" in done.stderr
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,7 +40,7 @@ READS = (
     "The database role {0} may not run tasks: it lacks UPDATE on task_pending and 6 more. As "
     "the owner of the tables, run: tasks-app grants worker --role {0} --apply"
 )
-HANDLERS = """
+HANDLERS_OF_ROLE = """
 from tasks_app import handler
 
 @handler("runs")
@@ -65,7 +67,7 @@ def shell_of_role(
 ) -> Shell:
     """A shell that works as that role."""
     url = make_url(database_url).set(username=role, password="its")
-    (tmp_path / "role_handlers.py").write_text(HANDLERS)
+    (tmp_path / "role_handlers.py").write_text(HANDLERS_OF_ROLE)
     return Shell(
         monkeypatch,
         tmp_path,
@@ -172,7 +174,6 @@ def shell_of_drained(
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 @pytest.mark.timeout(300)
 def test_it_counts_what_ran_in_every_way_also_before_a_death(
     shell_of_drained: Shell, engine: Engine
@@ -194,13 +195,6 @@ def test_it_counts_what_ran_in_every_way_also_before_a_death(
             f"  1 nobody in default: {UNKNOWN} nobody. More: tasks-app explain {nobodys}",
         ],
     )
-
-
-@pytest.mark.parametrize("wrong", ["mail,", "a b", "mail;reports"])
-def test_a_queue_that_cannot_be_is_refused(shell_of_drained: Shell, wrong: str) -> None:
-    done = shell_of_drained("work", "--drain", "--queue", wrong)
-    assert done.returncode == 2
-    assert "no queue is called" in done.stderr
 
 
 @pytest.mark.test_all
@@ -408,3 +402,102 @@ def test_a_celery_worker_and_beat_write_json(
     check(json_lines(worker.log()), task_id, owner_of(engine, task_id), worker.log())
     logged = worker.log()[worker.log().index("{") :]  # Celery warns of root before it logs
     assert all(line.startswith("{") for line in logged.splitlines())
+
+
+CROWDED = "the processes got no connection: the database has none left"
+STOPPED = "the drain was stopped before it reached them"
+ROLE = named("drains")
+HANDLERS_OF_STOPPED = """
+import time
+from pathlib import Path
+from tasks_app import handler
+
+@handler("waits")
+def waits(ctx):
+    Path("begun").touch()
+    while not ctx.stopping:
+        time.sleep(0.01)
+
+@handler("writes")
+def writes(ctx):
+    ctx.session.connection().exec_driver_sql("SELECT 1")
+"""
+
+
+@pytest.fixture
+def stopped_shell(
+    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    (tmp_path / "drain_limits.py").write_text(HANDLERS_OF_STOPPED)
+    return Shell(
+        monkeypatch,
+        tmp_path,
+        TASKS_APP_DATABASE_URL=database_url,
+        TASKS_APP_IMPORTS="drain_limits",
+    )
+
+
+@pytest.fixture
+def few(engine: Engine) -> Iterator[str]:
+    """A role that may have one connection."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP ROLE IF EXISTS {ROLE}")
+        connection.exec_driver_sql(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'few' CONNECTION LIMIT 1")
+        owner = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
+        connection.exec_driver_sql(f"GRANT {owner} TO {ROLE}")
+    yield ROLE
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {ROLE}")
+        connection.exec_driver_sql(f"DROP ROLE {ROLE}")
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(120, method="thread")
+def test_one_whose_children_get_no_connection_says_so(
+    stopped_shell: Shell,
+    engine: Engine,
+    database_url: str,
+    few: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = make_url(database_url).set(username=few, password="few")
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url.render_as_string(hide_password=False))
+    with engine.begin() as connection:
+        first, *_ = [pending_task(connection, "writes") for _ in range(3)]
+
+    monkeypatch.setenv("TASKS_APP_LEASE", "3s")
+
+    done = stopped_shell.process("work", "--drain", "-c", "1")
+
+    assert "has no connection left" in done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (
+        1,
+        [
+            "Nothing ran.",
+            "3 due tasks left:",
+            f"  3 writes in default: {CROWDED}. More: tasks-app explain {first}",
+        ],
+    )
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(120, method="thread")
+def test_one_that_is_stopped_says_so_and_what_is_left(stopped_shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        ids = [pending_task(connection, "waits") for _ in range(2)]
+    command = [sys.executable, "-m", "tasks_app", "work", "--drain", "-c", "1"]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as drain:
+        until(Path("begun").exists, 30)
+        os.kill(drain.pid, signal.SIGTERM)
+        said, _ = drain.communicate(timeout=60)
+
+    assert (drain.returncode, said.splitlines()) == (
+        1,
+        [
+            "1 run ended: 1 succeeded.",
+            "It was stopped by SIGTERM.",
+            "1 due task left:",
+            f"  1 waits in default: {STOPPED}. More: tasks-app explain {ids[1]}",
+        ],
+    )
