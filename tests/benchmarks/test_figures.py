@@ -49,7 +49,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.test_all
 def test_a_drain_is_measured_and_audited(stage: Stage) -> None:
     result = drain(stage, SYSTEMS["ours-celery"], 200, "insert")
-
     assert result["audit"] == {
         "runs": 200,
         "tasks_run": 200,
@@ -71,7 +70,6 @@ def test_a_task_that_ran_twice_or_never_is_noticed(
     run = Run(Servers(stack), system, "postgres", folder, 3)
     for index in indices:
         marks.mark(index, marks.now())
-
     with pytest.raises(AuditError, match=f"wrong {wrong} of 3"):
         audit(run, list(run.marks.all()))
 
@@ -82,7 +80,6 @@ def test_marks_are_counted_while_they_are_written(folder: Path) -> None:
     for index in range(5):
         marks.mark(index, marks.now())
         seen.append(watched.count())
-
     assert seen == [1, 2, 3, 4, 5]
     assert [index for index, started, ended in watched.all() if started <= ended] == [0, 1, 2, 3, 4]
 
@@ -95,7 +92,6 @@ PLACE = Deployment(
 
 def test_a_child_alone_takes_one_thing_after_the_other() -> None:
     found = expect(COST, PLACE)
-
     assert found.rate == pytest.approx(1 / (0.000_6 + 0.000_3 + 2 * 0.000_2 + 0.001), rel=0.01)
     assert found.limit == "children"
 
@@ -116,7 +112,6 @@ def test_the_limit_is_what_is_busy_first(change: dict[str, int], limit: str) -> 
 
 def test_threads_of_a_child_use_one_core() -> None:
     waits = replace(COST, wait_s=0.1)
-
     assert expect(waits, replace(PLACE, lanes=8)).rate == pytest.approx(8 / 0.1023, rel=0.05)
     assert expect(waits, replace(PLACE, lanes=64, children=4)).used["workers"] < 1
     many = expect(waits, replace(PLACE, lanes=1_000))
@@ -136,9 +131,7 @@ def test_nothing_is_used_more_than_it_is_there(
     children: int, hosts: int, cores: int, database: int | None, lanes: int, flush_s: float
 ) -> None:
     place = Deployment(children, hosts, cores, database, lanes, flush_s, 0.000_2, 1.3)
-
     found = expect(COST, place)
-
     assert found.rate > 0
     assert max(found.used.values()) <= 1.01
     assert found.rate <= place.all_children * lanes / (COST.child_s + COST.database_s)
@@ -149,13 +142,11 @@ def test_a_slower_disk_never_makes_it_faster() -> None:
         expect(COST, replace(PLACE, children=8, flush_s=flush_ms / 1e3)).rate
         for flush_ms in (0.1, 0.5, 1, 2, 5)
     ]
-
     assert rates == sorted(rates, reverse=True)
 
 
 def test_more_children_never_make_it_slower() -> None:
     rates = [expect(COST, replace(PLACE, children=n)).rate for n in (1, 2, 8, 32, 128, 512)]
-
     assert rates == sorted(rates)
 
 
@@ -213,25 +204,20 @@ def test_a_goal_compares_medians_with_the_best_peer(ours: float, met: str) -> No
         *drained("pgqueuer", 1.0, 50.0, 900.0),
         *drained("graphile", 40.0, 40.0, 40.0),
     )
-
     verdict = judge(GOALS[0], runs)
-
     assert (verdict.best, verdict.value, verdict.met) == ("pgqueuer", ours / 50, met)
 
 
 @pytest.mark.parametrize(("value", "met"), [(1.11, "NO"), (1.1, "must"), (1.03, "aim")])
 def test_a_goal_may_be_an_upper_bound(value: float, met: str) -> None:
     goal = Goal("g", "drain", "ours-celery", "rate", 1.1, 1.03, "most")
-
     assert judge(goal, figures(*drained("ours-celery", value))).met == met
 
 
 def test_of_several_ways_of_ours_the_best_counts_and_is_named() -> None:
     goal = Goal("g", "drain", "threads", "rate", 1.2, None, theirs=("t",), or_ours=("async",))
     runs = figures(*drained("threads", 10.0), *drained("async", 24.0), *drained("t", 20.0))
-
     verdict = judge(goal, runs)
-
     assert (verdict.way, verdict.value, verdict.met) == ("async", 1.2, "must")
 
 
@@ -243,9 +229,7 @@ def test_a_failed_run_counts_nowhere_and_is_told() -> None:
     failed = {"scenario": "drain", "system": "celery", "round": 2, "n": 9, "failed": "it burnt"}
     missing = {"scenario": "drain", "system": "graphile", "left_out": "no node"}
     found = figures(*drained("celery", 10.0, 30.0), failed, missing)
-
     text = page(found, TEMPLATE.read_text())
-
     assert "| celery | 100 | 2 | 20.0 (10.0 - 30.0) |" in figures_page(found)
     assert "3 runs; 2 passed their audits, 1 failed." in text
     assert "FAILED: drain, celery, round 2: it burnt" in text
@@ -258,7 +242,6 @@ def test_of_the_same_row_the_later_file_counts() -> None:
     found = figures(*drained("celery", 10.0), *drained("pgqueuer", 7.0))
     again = [json.dumps({"kind": "run", **run}) for run in drained("celery", 20.0)]
     found.read(again)
-
     spreads = [found.spread("drain", system, "rate") for system in ("celery", "pgqueuer")]
     assert [spread and spread.values for spread in spreads] == [(20.0,), (7.0,)]
 
@@ -269,7 +252,6 @@ def test_every_goal_and_entry_names_what_is_measured() -> None:
         (goal.scenario, name) for goal in GOALS for name in (goal.ours, *goal.or_ours, *goal.theirs)
     }
     named = {e.system for scenario in SCENARIOS for e in scenario.entries}
-
     assert {pair for pair in asked if pair[1].startswith("ours")} <= measured
     assert all(
         {(goal.scenario, t) for t in goal.theirs} & measured for goal in GOALS if goal.theirs
@@ -279,7 +261,6 @@ def test_every_goal_and_entry_names_what_is_measured() -> None:
 
 def test_what_judges_a_change_is_measured_only_when_it_is_named() -> None:
     names = {"waking-drain", "waking-flush"}
-
     assert not any(scenario.by_name for scenario, _ in Choice().plan())
     assert not any(scenario.by_name for scenario, _ in Choice(quick=True).plan())
     assert {s.name for s, _ in Choice(scenarios=frozenset(names)).plan()} == names
@@ -295,7 +276,6 @@ def test_what_was_recorded_passes() -> None:
 @pytest.mark.parametrize("name", gate.TOLERANCES)
 def test_any_figure_half_as_much_again_is_refused(name: str) -> None:
     findings = gate.judge(RECORDED, RECORDED | {name: RECORDED[name] * 1.5})
-
     assert [finding.name for finding in findings if not finding.holds] == [name]
 
 
@@ -312,7 +292,6 @@ def test_the_gate_says_what_became_slower_and_fails(
     assert gate.gate(record=True, path=path) == 0
     assert json.loads(path.read_text())["figures"] == RECORDED
     assert gate.gate(path=path) == 0
-
     monkeypatch.setattr(gate, "measure", lambda burn_ns=0: RECORDED | {"noop_cpu": 12.0})
     assert gate.gate(path=path) == 1
     said = capsys.readouterr().out
@@ -325,7 +304,6 @@ def test_the_slowness_that_is_tried_is_that_of_the_machine(
 ) -> None:
     monkeypatch.setattr(gate, "calibrate", lambda: 150.0)
     known = {"figures": {"noop_cpu": 0.5}}
-
     assert gate._burn_ns(known, 1.0) == 0
     assert gate._burn_ns(known, 1.5) == 37_500  # half of 0.5 x 150 us
 

@@ -1,4 +1,4 @@
-"""`make size`: a load in a schema of its own, of which nothing stays, whatever ends it."""
+"""`make size` leaves nothing, whatever ends it; the model of many cores and its page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url, text
 
+from dev.benchmarks.simulation import page
+from dev.benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resource
+from dev.benchmarks.simulation.measure import read
+from dev.benchmarks.simulation.model import simulate
+from dev.benchmarks.simulation.profiles import checks, profiles, usable
 from dev.benchmarks.sizing import __main__ as sizing
 from dev.benchmarks.sizing import schema as bench_schema
+from dev.benchmarks.sizing.costs import Deployment, TaskCost
+from dev.benchmarks.sizing.expectation import expect
 from dev.benchmarks.sizing.measured import DrainMeasured, Measured
 from dev.benchmarks.sizing.run import tidy
 from tasks_app.runtime.db.database import Database
@@ -48,7 +56,7 @@ def schemas(engine: Engine) -> list[str]:
         return list(connection.execute(SCHEMAS).scalars())
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def nothing_stays(
     engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
@@ -68,6 +76,7 @@ def left_behind(engine: Engine) -> str:
     return LEFT
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.test_all
 def test_it_measures_and_leaves_nothing(engine: Engine, left_behind: str) -> None:
     with engine.begin() as connection:
@@ -94,25 +103,23 @@ def test_it_measures_and_leaves_nothing(engine: Engine, left_behind: str) -> Non
     assert [tuple(row) for row in rows] == [(due, "PENDING")]
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.test_all
 def test_it_works_beside_a_pool_in_a_schema(engine: Engine) -> None:
     process = start(TASKS_APP_SCHEMA="jobs", TASKS_APP_HISTORY="none")
-
     output, errors = process.communicate(timeout=100)
-
     assert process.returncode == 0, errors
     assert "one INSERT each" in output
     assert max(map(len, f"{output}\n{errors}".splitlines())) <= 80
     assert schemas(engine) == []
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_it_says_what_it_will_write_and_asks(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-
     done = run()
-
     assert done.returncode == 1
     assert done.stdout == ""
     said = " ".join(done.stderr.split())
@@ -122,6 +129,7 @@ def test_it_says_what_it_will_write_and_asks(
     assert schemas(engine) == []
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_only_what_a_killed_run_left_is_dropped(
     engine: Engine, database_url: str, left_behind: str
 ) -> None:
@@ -141,6 +149,7 @@ def test_only_what_a_killed_run_left_is_dropped(
     assert schemas(engine) == [theirs]
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_the_guard_holds_nobody_up(engine: Engine) -> None:
     with engine.connect() as running, engine.connect() as watching:
         bench_schema.guard(running, LEFT)
@@ -149,38 +158,36 @@ def test_the_guard_holds_nobody_up(engine: Engine) -> None:
         found = watching.exec_driver_sql(
             "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid = %s", (pid,)
         ).one()
-
     assert tuple(found) == ("idle in transaction", None)
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.parametrize("name", ["public", "tasks_app_bench_", "tasks_app_bench_0123abcd; x"])
 def test_no_other_schema_can_be_dropped(engine: Engine, name: str) -> None:
     with engine.connect() as connection, pytest.raises(ValueError, match="no schema of a meas"):
         bench_schema.drop(connection, name)
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.test_all
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_it_finds_nothing_left(engine: Engine, sign: signal.Signals) -> None:
     process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
-
     process.send_signal(sign)
     _, errors = process.communicate(timeout=60)
-
     assert process.returncode == 1
     assert errors.endswith("Stopped.\n")
     assert schemas(engine) == []
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.test_all
 def test_what_a_killed_one_leaves_is_dropped_by_the_next(engine: Engine, database_url: str) -> None:
     process = start()
     until(lambda: tables(engine) > 20, timeout_s=60)
-
     process.kill()
     process.communicate(timeout=60)
-
     (name,) = schemas(engine)
     database = Database(database_url)
     try:
@@ -190,6 +197,7 @@ def test_what_a_killed_one_leaves_is_dropped_by_the_next(engine: Engine, databas
     assert schemas(engine) == []
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_a_server_that_only_reads_is_named(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,32 +206,29 @@ def test_a_server_that_only_reads_is_named(
     )
     url = reads.render_as_string(hide_password=False)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     done = run("--yes")
-
     assert done.returncode == 1
     assert done.stderr.startswith("This role can only read")
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_a_role_that_may_not_is_told_what_to_ask_for(
     engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_role(engine, "bench-guest") as role:
         url = make_url(database_url).set(username=role, password="word")
         monkeypatch.setenv("TASKS_APP_DATABASE_URL", url.render_as_string(hide_password=False))
-
         done = run("--yes")
-
     assert done.returncode == 1
     assert f"The role {role} may not make a schema in this database." in done.stderr
     assert f'GRANT CREATE ON DATABASE {make_url(database_url).database} TO "{role}"' in done.stderr
     assert schemas(engine) == []
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = sizing._Sizes(4, 8, 20.0, 8)
     sizing._tell(MEASURED, sizing._expected(MEASURED, sizes), sizes)
-
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     warnings = [line for line in lines if line.startswith("warn")]
@@ -235,6 +240,7 @@ def test_it_warns_of_settings_that_lose_or_slow(capsys: pytest.CaptureFixture[st
     assert 300 < int(one.split()[2]) < 8 / 0.022
 
 
+@pytest.mark.usefixtures("nothing_stays")
 @pytest.mark.parametrize(
     ("load", "said"),
     [(0.9, ""), (1.5, " This machine is busy (load 1.5 on 2 cores): the figures will be too low.")],
@@ -282,3 +288,106 @@ def a_role(engine: Engine, name: str) -> Iterator[str]:
     finally:
         with engine.begin() as connection:
             connection.exec_driver_sql(f'DROP ROLE "{role}"')
+
+
+INSERT = TaskCost(0.000_6, 0.000_3, 0.000_01, 0.000_005, 2, 1.02)
+GROUPS = TaskCost(0.000_04, 0.000_03, 0.000_003, 0.000_005, 0.02, 0.006, group=500)
+WAITING = TaskCost(0.000_9, 0.000_4, 0, 0.000_005, 3, 1, wait_s=0.1)
+
+
+def ends(clock: Clock, *steps: list[tuple[Resource, float]]) -> list[float]:
+    """When each process has done its steps, all begun at once."""
+    found = [0.0] * len(steps)
+
+    def process(number: int) -> Process:
+        yield from steps[number]
+        found[number] = clock.now
+
+    for number in range(len(steps)):
+        clock.resume(process(number))
+    clock.run(lambda: False)
+    return found
+
+
+def test_cores_do_as_much_at_once_as_there_are() -> None:
+    clock = Clock()
+    cores = Cores(clock, 2)
+    assert ends(clock, *[[(cores, 0.002)]] * 3) == pytest.approx([0.002, 0.002, 0.004])
+    assert cores.busy_s == pytest.approx(0.006)
+
+
+def test_a_core_is_slower_beside_a_busy_one() -> None:
+    clock = Clock()
+    cores = Cores(clock, 2, 1.5)
+    assert ends(clock, *[[(cores, 0.002)]] * 2) == pytest.approx([0.002, 0.003])
+
+
+def test_a_long_burst_lets_others_in() -> None:
+    clock = Clock()
+    core = Cores(clock, 1)
+    long, short = ends(clock, [(core, 0.5)], [(core, 0.001)])
+    assert (long, short) == pytest.approx((0.501, 0.004))
+
+
+def test_one_flush_serves_all_who_came_before_it_began() -> None:
+    clock = Clock()
+    log, cores = Log(clock, 0.005), Cores(clock, 8)
+    found = ends(clock, [(log, 0)], [(cores, 0.001), (log, 0)], [(cores, 0.002), (log, 0)])
+    assert found == pytest.approx([0.005, 0.010, 0.010])
+
+
+def test_a_flush_takes_longer_by_what_is_written() -> None:
+    clock = Clock()
+    log, cores = Log(clock, 0.005), Cores(clock, 8)
+    found = ends(clock, [(log, 0.001)], *[[(cores, 0.001), (log, 0.002)]] * 2)
+    assert found == pytest.approx([0.006, 0.015, 0.015])
+
+
+def test_a_commit_delay_lets_those_in_who_come_meanwhile() -> None:
+    clock = Clock()
+    log, cores = Log(clock, 0.001, delay_s=0.005), Cores(clock, 8)
+    found = ends(clock, [(log, 0)], [(cores, 0.002), (log, 0)])
+    assert found == pytest.approx([0.006, 0.006])
+
+
+def test_threads_of_a_child_share_its_interpreter() -> None:
+    clock = Clock()
+    lock, cores = Lock(clock), Cores(clock, 4)
+    steps = [(lock, 1.0), (cores, 0.001), (lock, 0.0)]
+    assert sorted(ends(clock, *[steps] * 3)) == pytest.approx([0.001, 0.002, 0.003])
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("cost", [INSERT, GROUPS, WAITING], ids=["insert", "groups", "waiting"])
+@pytest.mark.parametrize("flush_ms", [0.1, 5])
+@pytest.mark.parametrize(
+    ("children", "hosts", "database"), [(1, 1, 4), (4, 1, 4), (16, 4, 16), (22, 20, 64)]
+)
+def test_the_closed_form_agrees_with_the_events(
+    cost: TaskCost, flush_ms: float, children: int, hosts: int, database: int
+) -> None:
+    place = Deployment(children, hosts, 16, database, flush_s=flush_ms / 1e3, slowdown=1.3)
+    assert expect(cost, place).rate == pytest.approx(simulate(cost, place).rate, rel=0.15)
+
+
+@pytest.mark.test_all
+def test_the_model_foretells_what_was_measured_here() -> None:
+    found = profiles()
+    errors = [
+        abs(page.predicted(found, trial, records)[1] / rate - 1)
+        for trial, records in checks(usable(read()))
+        for rate in [statistics.median(record["rate"] for record in records)]
+    ]
+    assert len(errors) >= 3
+    assert statistics.median(errors) < 0.15
+    assert max(errors) < 0.4
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(600)
+def test_the_page_says_what_the_model_computes() -> None:
+    text = page.PAGE.read_text()
+    assert text.split(page.BEGIN)[1].split(page.END)[0].strip() == page.part().strip(), (
+        "Run: make scaling"
+    )
+    assert page.PICTURE.read_text() == page.picture()

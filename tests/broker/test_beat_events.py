@@ -50,16 +50,13 @@ def leader(house: House, beats: list[CeleryProcess]) -> CeleryProcess:
 def test_a_look_that_is_a_moment_too_early_is_no_reason_to_go_without_a_nap() -> None:
     """Celery's is always 10 ms too early, and asked for so long, which took most of beat's time."""
     scheduler = PoolScheduler.__new__(PoolScheduler)
-
     assert scheduler.adjust(0.004) == 0.004
     assert scheduler.adjust(1.0) == 1.0
 
 
 def test_without_beat_a_worker_scans_and_maintains(house: House, worker: CeleryProcess) -> None:
     ids = house.create("ok", 20)
-
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": 20}
     assert house.effects() == (20, 20)
     assert house.sql(HOLDER) == "standby"
@@ -73,9 +70,7 @@ def test_a_consumer_that_hears_nothing_is_restarted(house: House, worker: Celery
         app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
         assert app.control.broadcast("deafen", reply=True, timeout=10, limit=1)
     ids = house.create("ok", 5)
-
     states = house.over(ids, 100)
-
     assert states == {"SUCCEEDED": 5}
     assert "restarting the consumer" in worker.log()
 
@@ -85,7 +80,6 @@ def test_beat_comes_and_leads_at_once(
 ) -> None:
     leader(house, beats)
     ids = house.create("ok", 10)
-
     assert house.over(ids) == {"SUCCEEDED": 10}
     assert house.sql(HOLDER) == "beat"
 
@@ -100,7 +94,6 @@ def test_an_entry_of_the_user_fires_once_however_many_beats_run(
         then, before = house.sql("SELECT extract(epoch FROM now())"), fired()
         until(lambda: fired() >= before + 6, 20)
         elapsed = float(house.sql(since, then=float(then)))
-
     assert elapsed > 2.4
 
 
@@ -114,7 +107,6 @@ def test_a_standby_takes_over_when_the_leader_is_killed(
         first.kill()
         second = leader(house, beats)
         until(lambda: len(scans.seen) > 3)
-
     assert second is beats[0]
     assert scans.longest_gap_s() <= 7
 
@@ -124,13 +116,11 @@ def test_a_leader_that_ends_in_good_order_lets_others_go_on_at_once(
 ) -> None:
     last = leader(house, beats)
     beats.remove(last)
-
     with Scans(house.engine) as scans:
         until(lambda: scans.seen)
         assert last.stop() == 0
         until(lambda: house.sql(HOLDER) == "standby", 20)
         until(lambda: len(scans.seen) > 3)
-
     assert scans.longest_gap_s() <= 4.5  # a lease of 5 s did not have to end
 
 
@@ -140,10 +130,8 @@ def test_another_scheduler_sends_the_scan_as_a_message(
     other = house.start(
         "beat", "-l", "INFO", "-S", "celery.beat:PersistentScheduler", "-s", str(tmp_path / "s")
     )
-
     until(lambda: house.sql(HOLDER) == "schedule", 20)
     ids = house.create("ok", 10)
-
     assert house.over(ids) == {"SUCCEEDED": 10}
     assert house.sql(HOLDER) == "schedule"
     assert other.stop() == 0

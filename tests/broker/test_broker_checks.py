@@ -1,4 +1,4 @@
-"""What a check-up finds at the broker and in Celery's settings, and what it shows of them."""
+"""What a check-up finds at the broker, in its URL and in Celery's settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import redis
 from celery import Celery
 
 from tasks_app.broker.checks import examine_access, examine_broker, examine_celery
-from tasks_app.broker.config import effective_celery_settings
+from tasks_app.broker.config import (
+    celery_configuration,
+    check_transports,
+    effective_celery_settings,
+)
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.messages import POOL_VARIABLE
 from tasks_app.broker.processes import NODE_VARIABLE, QUEUES_VARIABLE
 from tasks_app.domain.config.setting_sources import unknown_variables
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.finding import Finding
 from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE
@@ -23,13 +29,8 @@ from tasks_app.runtime.scoreboard import SLOTS_VARIABLE
 SECRET = "hunter2"
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house here."""
-
-
-@pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture
+def written_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that CELERY_CONFIG_MODULE names, empty until a test writes to it."""
     path = tmp_path / "checkup_config.py"
     path.write_text("")
@@ -49,12 +50,13 @@ def said(findings: list[Finding]) -> list[str]:
     return [f"{f.level} {f.subject}: {f.fact}" for f in findings]
 
 
+@pytest.mark.usefixtures("written_config")
 def test_a_broker_that_answers_is_named(broker: Valkey) -> None:
     (finding,) = examine_broker(app_with(broker.url))
-
     assert said([finding])[0].startswith("ok broker: Valkey 9.")
 
 
+@pytest.mark.usefixtures("written_config")
 def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
     client = redis.Redis.from_url(broker.url)
     client.config_set("maxmemory-policy", "allkeys-lru")
@@ -63,10 +65,10 @@ def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
     finally:
         client.config_set("maxmemory-policy", "noeviction")
         client.close()
-
     assert said(findings)[1] == "warn broker: drops messages when it is full (allkeys-lru)"
 
 
+@pytest.mark.usefixtures("written_config")
 @pytest.mark.parametrize(
     ("url", "is_open"),
     [
@@ -91,37 +93,40 @@ def test_a_broker_elsewhere_without_a_password_is_a_warning(url: object, is_open
     ] * int(is_open)
 
 
+@pytest.mark.usefixtures("written_config")
 @pytest.mark.test_all
 def test_a_broker_that_is_away_is_said_without_its_password() -> None:
     (finding,) = examine_broker(app_with(f"redis://:{SECRET}@127.0.0.1:1/0"))
-
     assert finding.away
     assert finding.fact == "does not answer: Connection refused"
     assert SECRET not in str(finding)
 
 
+@pytest.mark.usefixtures("written_config")
 @pytest.mark.test_all
 def test_a_broker_that_refuses_a_user_is_said_without_his_password(broker: Valkey) -> None:
     (finding,) = examine_broker(app_with(broker.url.replace("://", f"://{SECRET}:{SECRET}@")))
-
     assert finding.fact == "does not let in the user of its URL"
     assert SECRET not in str(finding)
 
 
+@pytest.mark.usefixtures("written_config")
 def test_our_own_settings_do_no_harm() -> None:
     assert said(examine_celery(app_with("redis://x"))) == [
         "ok celery: all settings are known and harmless"
     ]
 
 
-def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Path) -> None:
-    config.write_text("worker_concurency = 3\nCELERY_TASK_ACKS_LATE = True\nMY_LIMIT = 1\n_own = 1")
-
+@pytest.mark.usefixtures("written_config")
+def test_settings_that_celery_does_not_know_come_with_the_nearest_one(written_config: Path) -> None:
+    written_config.write_text(
+        "worker_concurency = 3\nCELERY_TASK_ACKS_LATE = True\nMY_LIMIT = 1\n_own = 1"
+    )
     findings = examine_celery(app_with("redis://x"))
-
     assert [f.advice for f in findings] == ["Write worker_concurrency.", "Write task_acks_late."]
 
 
+@pytest.mark.usefixtures("written_config")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -134,30 +139,29 @@ def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Pa
 )
 def test_settings_that_do_harm_are_named_without_their_value(name: str, value: object) -> None:
     (finding,) = examine_celery(app_with("redis://x", **{name: value}))
-
     assert name in finding.fact
     assert SECRET not in str(finding)
 
 
+@pytest.mark.usefixtures("written_config")
 def test_what_is_said_of_celerys_tasks_is_told_to_bound_ours_or_to_pass_them_by() -> None:
     theirs = {
         "task_time_limit": 90,
         "task_acks_late": True,
         "result_backend": f"redis://{SECRET}@x",
     }
-
     harmless, bounds, idle = examine_celery(app_with("redis://x", **theirs))
-
     assert harmless.fact.endswith("known and harmless")
     assert said([bounds]) == ["ok celery: its time limits bound each task: hard_timeout 90s"]
     assert idle.fact.startswith("result_backend, task_acks_late: for Celery tasks only,")
     assert SECRET not in str(idle)
 
 
+@pytest.mark.usefixtures("written_config")
 def test_effective_settings_say_where_they_come_from_and_keep_secrets(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+    written_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.write_text(
+    written_config.write_text(
         "worker_concurrency = 3\nbroker_transport_options = {'socket_timeout': 9}\n"
         f"redis_backend_settings = 1\nsecurity_key_password = '{SECRET}'\n"
     )
@@ -187,7 +191,58 @@ def test_effective_settings_say_where_they_come_from_and_keep_secrets(
     assert "worker_send_task_events" not in found
 
 
+@pytest.mark.usefixtures("written_config")
 def test_what_our_processes_tell_their_parts_is_no_misspelt_setting() -> None:
     internal = (NODE_VARIABLE, POOL_VARIABLE, QUEUES_VARIABLE, SLOTS_VARIABLE)
-
     assert unknown_variables(dict.fromkeys(internal, "x")) == []
+
+
+SECRET = "s3cret"
+NUMBER = "names a database of Redis by more than a number"
+OPTION = "has an option{} behind its ? that Celery does not take"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"redis://:{SECRET}@host/0?x=1", OPTION.format(" x")),
+        (f"redis://:{SECRET}@host/0?x=1&y=2", OPTION.format("")),
+        (f"redis://host/0?password={SECRET}", OPTION.format(" password")),
+        (f"rediss://:{SECRET}@host/0?ssl_cert_reqs=sometimes", OPTION.format(" ssl_cert_reqs")),
+        (f"rediss://:{SECRET}@host/0?ssl_bogus=1", OPTION.format(" ssl_bogus")),
+        (f"amqp://me:{SECRET}@host/shop?heartbeat=often", OPTION.format(" heartbeat")),
+        (f"redis://:{SECRET}@host/abc", NUMBER),
+        (f"redis://:{SECRET}@host/-1", NUMBER),
+        (f"redis://:{SECRET}@host/0/1", NUMBER),
+        (f"redis://one/0;redis://:{SECRET}@two/abc", NUMBER),
+        ("redis+socket:///run/redis.sock?virtual_host=abc", NUMBER),
+        (f"sentinel://:{SECRET}@one:26379;sentinel://two:26379", "asks Sentinel for no master"),
+        (f"amqp://me:{SECRET}@host/a%0Ab", "has a control character"),
+        (f"amqp://me:{SECRET}@host/a\nb", "has a control character"),
+        (f"foo://me:{SECRET}@host", "names the transport foo"),
+    ],
+)
+def test_what_celery_cannot_use_is_one_sentence_and_what_to_do(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        celery_configuration(Settings(broker_url=url))
+    assert str(refused.value).startswith(f"The URL in TASKS_APP_BROKER_URL {said}")
+    assert str(refused.value).count(". ") == 1
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://host", "redis://host/", "redis://:p%40ss@host:6379/15", "redis://host/0;redis://h2/1"),
+        *("rediss://host/0?ssl_cert_reqs=required", "rediss://host/0?ssl_ca_certs=/etc/ca.pem"),
+        *("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=3"),
+        *("amqp://me@host", "amqp://me@host//", "amqp://host/shop?heartbeat=30", "amqps://host/shop"),
+        *("sentinel://one:26379/0;sentinel://two:26379/0", "memory://", "host"),
+    ],
+)  # fmt: skip
+def test_what_it_can_use_passes(url: str) -> None:
+    check_transports([("broker_url", url)], {"master_name": "shop"})
+
+
+def test_a_result_backend_is_no_broker() -> None:
+    check_transports([("CELERY_RESULT_BACKEND", "redis://host/abc?x=1")], {})

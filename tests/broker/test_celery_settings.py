@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import pickle
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,34 +15,82 @@ import pytest
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 from celery.beat import PersistentScheduler
+from celery.bin.beat import beat
+from celery.bin.worker import worker
+from celery.worker.control import Panel
 from celery.worker.request import Request, create_request_cls
+from kombu.exceptions import DecodeError
 from kombu.message import Message
 
+import tasks_app.broker.control  # noqa: F401  it adds our commands
+from tasks_app.broker import control
+from tasks_app.broker.app import register
 from tasks_app.broker.beat import PoolScheduler
-from tasks_app.broker.consumer import OURS, RabbitConsumer
-from tasks_app.broker.defaults import PASSED_BY, celery_defaults
+from tasks_app.broker.checks import check_environment
+from tasks_app.broker.consumer import OURS, RabbitConsumer, guard_queues
+from tasks_app.broker.defaults import EXECUTE, PASSED_BY, celery_defaults
 from tasks_app.broker.messages import Envelope
-from tests.broker.celery_page import (
-    EXISTING,
-    HONOURED,
-    NEUTRALISED,
-    REFUSED,
-    celery_apps,
-    named,
-    rows,
-)
+from tasks_app.domain.config.settings import Settings
+from tests.docs.reading import section, text_of
 from tests.environment import NEWEST_CELERY
 
+PAGE = text_of("docs/celery-settings.md")
+HONOURED, NEUTRALISED, REFUSED = "honoured", "neutralised", "refused"
+EXISTING = {
+    "Settings": set(DEFAULTS),
+    "Options of `celery worker`": {str(option.name) for option in worker.params},
+    "Options of `celery beat`": {str(option.name) for option in beat.params},
+    "Remote commands": set(Panel.data),
+}
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house here."""
+
+class Row(NamedTuple):
+    """One name of a table, which may be a pattern."""
+
+    name: str
+    here: str
+    how: str
+
+
+def rows(heading: str) -> list[Row]:
+    """What the tables under a heading say, a row for each name."""
+    found = re.findall(r"^\| (`.+?) \| (\w+) \| (.+) \|$", section(PAGE, heading), re.MULTILINE)
+    return [
+        Row(name, here, how)
+        for names, here, how in found
+        for name in re.findall(r"`([^`]+)`", names)
+    ]
+
+
+def named(heading: str, here: str) -> list[str]:
+    """Which existing names a table calls so."""
+    patterns = [row.name for row in rows(heading) if row.here == here]
+    return sorted(
+        name for name in EXISTING[heading] if any(fnmatch.fnmatch(name, p) for p in patterns)
+    )
 
 
 @pytest.fixture
 def apps() -> Iterator[Callable[..., Celery]]:
-    with celery_apps() as make:
-        yield make
+    """Make apps with our tasks and one of somebody else, and close them."""
+    made: list[Celery] = []
+
+    def make(**theirs: Any) -> Celery:
+        app = Celery("feels", set_as_current=False)
+        app.conf.update(celery_defaults("memory://", 1.0) | theirs)
+        register(app)
+
+        @app.task(name="celerys.own", shared=False)
+        def own() -> None:
+            """A Celery task of somebody else."""
+
+        app.finalize()
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        app.close()
 
 
 @pytest.mark.skipif(not NEWEST_CELERY, reason="the page is about the newest Celery")
@@ -176,7 +226,6 @@ def test_a_celery_task_feels_its_settings(apps: Callable[..., Celery]) -> None:
     """Else the next test would see nothing, whatever we do."""
     theirs = {"task_acks_late": True, "task_default_rate_limit": "1/h", "task_time_limit": 3}
     plain, odd = (felt(apps(**more), ("celerys.own",)) for more in ({}, theirs))
-
     assert plain.attributes != odd.attributes
     assert (plain.pool, odd.pool) == (
         [{"soft_timeout": None, "timeout": None}],
@@ -211,3 +260,112 @@ def test_the_only_neutralised_options_are_of_beats_file(heading: str) -> None:
     }
     assert named(heading, REFUSED) == []
     on_beat(heading)
+
+
+def handled(apps: Callable[..., Celery], message: Any) -> Any:
+    """The request that becomes of a message, as the worker's strategy makes it; or None."""
+    app = apps()
+    guard_queues(app, frozenset({"default"}))
+    made: list[Any] = []
+    consumer = SimpleNamespace(
+        hostname="host", connection_errors=(), event_dispatcher=None, disable_rate_limits=False,
+        timer=SimpleNamespace(call_at=None), apply_eta_task=None, task_buckets={EXECUTE: None},
+        on_task_request=made.append, _limit_task=None, _limit_post_eta=None, app=app,
+        pool=SimpleNamespace(apply_async=None),
+        controller=SimpleNamespace(state=SimpleNamespace(revoked=set())),
+    )  # fmt: skip
+    strategy = app.tasks[EXECUTE].start_strategy(app, consumer)
+    strategy(message, None, lambda *_: None, lambda *_: None, [])
+    return made[0] if made else None
+
+
+def full_message(content_type: str = "application/json", **headers: Any) -> Any:
+    body = '[[null, [1]], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+    return Message(
+        body, content_type=content_type, content_encoding="utf-8", accept={"application/json"},
+        headers={"id": "a", "task": EXECUTE, "root_id": "a", **headers},
+        delivery_info={"routing_key": "default", "redelivered": True},
+        channel=SimpleNamespace(basic_reject=lambda *_, **__: None), delivery_tag="1",
+    )  # fmt: skip
+
+
+def test_of_a_message_nothing_is_kept_that_settings_or_commands_act_on(
+    apps: Callable[..., Celery],
+) -> None:
+    """Stamps, an eta, limits of its own, and that it comes again."""
+    stamps = {"stamped_headers": ["who"], "stamps": {"who": "me"}, "who": "me"}
+    rest = {"eta": "2030-01-01T00:00:00+00:00", "timelimit": [1, 1], "ignore_result": False}
+    request = handled(apps, full_message(**stamps, **rest))
+    assert (request.eta, request.time_limits) == (None, (None, None))
+    assert request.delivery_info["redelivered"] is False
+    assert (
+        not {"stamps", "stamped_headers", "who", "timelimit", "eta"}
+        & request.message.headers.keys()
+    )
+
+
+went_off: list[str] = []
+
+
+def go_off() -> None:
+    """Somebody's code."""
+    went_off.append("boom")
+
+
+class Bomb:
+    """Runs code when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return go_off, ()
+
+
+def test_what_is_no_json_is_not_even_read(apps: Callable[..., Celery]) -> None:
+    """Where somebody's ``accept_content`` lets pickle in."""
+    kind = "application/x-python-serialize"
+    message = full_message(kind)
+    message.accept, message.body, message.content_encoding = {kind}, pickle.dumps(Bomb()), "binary"
+    with suppress(DecodeError):  # what is read raises
+        assert handled(apps, message) is None
+    assert not went_off
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("name", named("Settings", REFUSED))
+def test_a_worker_does_not_start_on_what_is_refused(name: str) -> None:
+    theirs = {"accept_content": {"accept_content": ["pickle"], "broker_url": "memory://"}}
+    app = Celery("refused", set_as_current=False)
+    app.conf.update(theirs.get(name, {name: "127.0.0.1"}))
+    with pytest.raises(SystemExit) as refusal:
+        check_environment(app, Settings(database_url="postgresql+psycopg:///nowhere"))
+    assert ("accept_content" if name in theirs else "TASKS_APP_BROKER_URL") in str(refusal.value)
+
+
+def test_the_remote_commands_that_are_refused_are_for_our_messages() -> None:
+    control.connect_control()
+    app = Celery("rules", set_as_current=False)
+    register(app)
+    state = SimpleNamespace(app=app)
+    assert named("Remote commands", REFUSED) == ["rate_limit", "time_limit"]
+    for name in OURS:
+        for command, value in (("time_limit", {"hard": 1}), ("rate_limit", {"rate_limit": "1/h"})):
+            said = Panel.data[command](state, task_name=name, **value)
+            assert said.get("error", "").startswith(f"{name} is not Celery's to limit.")
+        assert app.tasks[name].rate_limit is app.tasks[name].time_limit is None
+    assert "error" in Panel.data["time_limit"](state, task_name="nobody's")
+
+
+def test_a_message_of_ours_is_not_revoked_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    control.connect_control()
+    requests = {"ours": SimpleNamespace(name=EXECUTE)}
+    monkeypatch.setattr(control.worker_state, "requests", requests)
+    for command in ("revoke", "terminate"):
+        said = Panel.data[command](SimpleNamespace(), task_id=["ours"], signal="KILL")
+        assert "carries many tasks" in said["error"]
+    assert "ours" not in control.worker_state.revoked
+
+
+def test_the_neutralised_command_is_the_one_of_stamps() -> None:
+    """That none is left to act on is shown above."""
+    assert named("Remote commands", NEUTRALISED) == ["revoke_by_stamped_headers"]

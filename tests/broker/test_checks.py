@@ -30,6 +30,8 @@ from tests.broker.life import STATES, begin_life, effects_of
 from tests.clock import until
 from tests.servers import Databases, named
 
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
+
 CHILDREN = 2
 
 
@@ -120,8 +122,6 @@ def workers(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return start(house, tmp_path_factory.mktemp("pools") / "spawn")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 def test_every_pool_does_what_a_life_asks_for(
     house: House, workers: dict[str, CeleryProcess]
@@ -130,7 +130,6 @@ def test_every_pool_does_what_a_life_asks_for(
     lives = {queue: begin_life(house, queue) for queue in workers}
     leave = [i for queue in workers for i in house.create("leave", 2, queue=queue)]
     poison = house.create("poison", queue="spawn")
-
     assert house.over([*leave, *poison], 60) == {"FAILED": 7}
     for ids in lives.values():
         assert house.over(ids) == STATES
@@ -138,8 +137,6 @@ def test_every_pool_does_what_a_life_asks_for(
     assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryProcess]) -> None:
     """What runs ends, what waits goes back, nobody is charged."""
@@ -160,8 +157,6 @@ def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryPr
     assert house.sql("SELECT count(*) FROM task_worker") == 0
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 def test_every_pool_is_killed_and_another_worker_goes_on(house: House, tmp_path: Path) -> None:
     """SIGKILL to parent and children charges nobody; neither lease nor distance is waited for."""
@@ -194,38 +189,27 @@ def empty_url(databases: Databases) -> Iterator[str]:
 def last_words(house: House, command: str, ends_with: int = 2, **environment: str) -> str:
     """Start it; return all that it said before it ended by itself."""
     process = house.start(command, **environment)
-
     status = process.wait(60)
-
     assert status == ends_with
     assert "Traceback" not in process.log()
     return process.log()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)
-
     assert re.search("The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("command", ["worker", "beat"])
 @pytest.mark.usefixtures("postgres")  # which asks for passwords
 def test_a_password_that_is_refused_is_said(house: House, command: str) -> None:
     url = make_url(house.url).set(password="s3cret").render_as_string(hide_password=False)
-
     said = last_words(house, command, TASKS_APP_DATABASE_URL=url)
-
     assert re.search("refuses role .*: password authentication failed", said)
     assert "s3cret" not in said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_database_that_forgets_commits_is_said(house: House) -> None:
     house.sql("ALTER ROLE current_user SET synchronous_commit = off")
     try:
@@ -236,8 +220,6 @@ def test_a_database_that_forgets_commits_is_said(house: House) -> None:
         process.end()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_misspelt_setting_is_said(house: House) -> None:
     process = house.start("worker", "-l", "INFO", TASKS_APP_LEAS="5s")
     try:
@@ -248,20 +230,14 @@ def test_a_misspelt_setting_is_said(house: House) -> None:
         process.end()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
     """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
     said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")
-
     assert "TASKS_APP_IMPORTS names hose_handlers" in said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
     process = house.start("worker", "-P", "threads")
-
     assert process.wait(20) != 0
     said = process.log()
     assert "late (timeout), hang (hard_timeout), stuck.async (hard_timeout): in it nothing" in said
@@ -269,14 +245,11 @@ def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize(
     ("variable", "value"), [("TASKS_APP_SCHEMA", "Bad-Schema"), ("TASKS_APP_LEASE", "soon")]
 )
 def test_a_wrong_setting_is_one_sentence(house: House, variable: str, value: str) -> None:
     said = last_words(house, "worker", **{variable: value})
-
     assert said.strip().splitlines()[-1].startswith(f"{variable} is wrong: use a ")
 
 
@@ -288,8 +261,6 @@ def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
     return str(end.value)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_an_old_schema_is_refused(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
@@ -298,47 +269,33 @@ def test_an_old_schema_is_refused(empty_url: str) -> None:
         )
         connection.execute(text("INSERT INTO tasks_app_version VALUES ('0000', '0000')"))
     engine.dispose()
-
     said = refusal(database_url=empty_url)
-
     assert said.startswith("The schema has version 0000;")
     assert said.endswith("Run: tasks-app migrate")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_missing_database_url_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", "")
-
     assert "TASKS_APP_DATABASE_URL" in refusal()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("url", ["nonsense:secret", "postgres://someone@127.0.0.1:secret"])
 def test_a_url_that_is_none_is_said_without_its_secrets(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
-
     assert "TASKS_APP_DATABASE_URL" in str(refused.value)
     assert "sec" not in str(refused.value)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_database_that_does_not_answer_is_said() -> None:
     said = refusal(database_url="postgresql+psycopg://nobody:secret@127.0.0.1:1/nothing")
-
     assert "does not answer" in said
     assert "secret" not in said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_role_without_privileges_is_said(database_url: str, engine: Engine) -> None:
     role = named("nobody")
     with engine.begin() as connection:
@@ -349,20 +306,15 @@ def test_a_role_without_privileges_is_said(database_url: str, engine: Engine) ->
     finally:
         with engine.begin() as connection:
             connection.execute(text(f"DROP ROLE {role}"))
-
     assert said.startswith("This database role may not do that. ")
     assert "tasks-app grants" in said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_missing_broker_is_said() -> None:
     """Else Celery would try its own default, an AMQP server on this machine, again and again."""
     assert "TASKS_APP_BROKER_URL" in refusal(None, database_url="postgresql+psycopg:///x")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -372,47 +324,35 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
 
     with pytest.raises(SystemExit) as end:
         receive(sender=None)
-
     assert end.value.code == 1
     assert "no shop" in capsys.readouterr().err
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])
 def test_a_pool_of_green_threads_is_refused(pool: str) -> None:
     with pytest.raises(ConfigurationError, match="gevent and eventlet are refused"):
         check_pool(pool)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_the_other_pools_are_not(pool: str) -> None:
     check_pool(pool)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_a_worker_with_a_pool_of_green_threads_says_why_it_ends(
     house: House, tmp_path: Path
 ) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_pool = 'gevent'\n")
-
     process = house.start("worker", folder=tmp_path)
-
     assert process.wait(20) != 0
     assert "gevent and eventlet are refused" in process.log()
     assert "Traceback" not in process.log()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
     show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
-
     said = subprocess.run(
         [sys.executable, "-c", show],
         cwd=tmp_path,
@@ -420,12 +360,9 @@ def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -
         capture_output=True,
         check=True,
     ).stdout
-
     assert (said, celery_defaults(None, 1.0)["worker_prefetch_multiplier"]) == (b"7\n", 1)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_flower_answers(house: House, free_port: int) -> None:
     house.start("flower", f"--port={free_port}", "--address=127.0.0.1")
 

@@ -85,7 +85,6 @@ def test_every_kind_of_broker_has_a_consumer_that_goes_on_watching() -> None:
     consumers = {
         url: celery_defaults(url, 1.0)["worker_consumer"] for url in ("redis://x", "amqp://x")
     }
-
     assert consumers == {
         "redis://x": "tasks_app.broker.consumer:PatientConsumer",
         "amqp://x": "tasks_app.broker.consumer:RabbitConsumer",
@@ -143,7 +142,6 @@ def test_what_is_declared_in_vain_is_refused_by_name(pool: str | type, names: st
 def test_a_limit_for_all_is_refused_where_a_pool_cannot_enforce_it() -> None:
     """As ``task_time_limit`` gives one: Celery would pass over it."""
     free = [HandlerSpec("free", nothing), HandlerSpec("free.async", nothing, is_async=True)]
-
     for default, named in (
         (CeleryLimits(LIMIT, None), "free (timeout)"),
         (CeleryLimits(None, LIMIT), "free (hard_timeout), free.async (hard_timeout)"),
@@ -190,7 +188,6 @@ def test_of_celerys_limit_and_ours_the_shorter_holds_for_a_task(
 def test_the_refusal_says_why_and_what_to_do() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         check_limits("threads", SPECS, ["default", "other"])
-
     said = str(refusal.value)
     assert said.startswith(
         "The threads pool cannot enforce the limits of soft (timeout), elsewhere"
@@ -230,20 +227,16 @@ def harmed(house: House, ids: list[int]) -> list[int]:
     return [task.id for task in tasks if task.crashes or task.failures or task.attempt > 1]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_message_of_many_tasks_may_take_longer_than_the_limit_of_one(
     house: House, worker: CeleryProcess, settings_of_time_limits: Settings
 ) -> None:
     ids = house.create("short", 120)
-
     CeleryHints(settings_of_time_limits).publish("default", ids)
-
     assert house.over(ids, 60) == {"SUCCEEDED": 120}
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("name", ["endless", "endless.async"])
 def test_the_soft_limit_is_raised_in_the_one_task_that_passes_it(
@@ -251,36 +244,28 @@ def test_the_soft_limit_is_raised_in_the_one_task_that_passes_it(
 ) -> None:
     neighbours = house.create("short", 20)
     late = house.create(name)[0]
-
     assert house.over([late, *neighbours]) == {"SUCCEEDED": 20, "FAILED": 1}
-
     assert house.attempts(late)[0].kind == "HandlerTimeoutError"
     assert house.task(late).crashes == 0
     assert harmed(house, neighbours) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_the_hard_limit_kills_the_child_for_the_one_task_that_passes_it(
     house: House, worker: CeleryProcess
 ) -> None:
     deaf = house.create("deaf")[0]
-
     assert house.over([deaf]) == {"FAILED": 1}
-
     assert "killed at its hard limit of 2 s" in (house.task(deaf).error or "")
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_what_a_handler_declares_wins(house: House, worker: CeleryProcess) -> None:
     ids = house.create("patient")
-
     assert house.over(ids) == {"SUCCEEDED": 1}
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_remote_control_changes_no_limit_of_what_carries_tasks_or_is_a_task(
     house: House, worker: CeleryProcess, app: Celery
@@ -303,7 +288,6 @@ def test_remote_control_changes_no_limit_of_what_carries_tasks_or_is_a_task(
     assert harmed(house, ids) == []
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.usefixtures("worker")
 def test_settings_of_celerys_tasks_reach_no_message_of_ours(house: House, tmp_path: Path) -> None:
@@ -383,7 +367,6 @@ def test_no_password_of_a_database_url_is_shown_or_told_by_sqlalchemy(
     assume("@" in form or "@" not in password)  # what follows is the host, then
     read, said = said_of("TASKS_APP_DATABASE_URL", form.format(password))
     assume("@" in form or read is None)  # 1/x, say, is read as a port and a database
-
     assert CORE not in said
     if read is not None:
         url = make_url(read.database)
@@ -400,7 +383,6 @@ def test_no_password_of_a_database_url_is_shown_or_told_by_sqlalchemy(
 def test_no_password_of_a_broker_url_is_shown_or_told_by_celery(form: str, password: str) -> None:
     assume("@" in form or "@" not in password)
     read, said = said_of("TASKS_APP_BROKER_URL", form.format(*[password] * 2))
-
     assert CORE not in said
     if read is not None:
         assert CORE not in told_by_celery(read)

@@ -35,9 +35,7 @@ def lateness(house: House, ids: list[int]) -> list[float]:
 
 def test_delayed_tasks_are_hinted_at_when_they_are_due(house: House) -> None:
     ids = [i for n in range(30) for i in house.create("plain", delay=3.0 + n / 15)]
-
     assert house.over(ids) == {"SUCCEEDED": 30}
-
     late = lateness(house, ids)
     assert late[0] >= 0
     assert late[len(late) // 2] < 0.5  # by the scan alone it would be a second
@@ -51,7 +49,6 @@ def test_what_was_cancelled_or_put_off_does_not_run_then(house: House) -> None:
         " + interval '3 s' WHERE id = :id",
         id=later,
     )
-
     assert house.over([later]) == {"SUCCEEDED": 1}
     assert house.task(later).attempt == 1
     assert lateness(house, [later])[0] >= 0

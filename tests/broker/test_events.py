@@ -72,9 +72,7 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
     (task_id,) = house.create("fine", payload=SECRETS, biz_key="order:7")
-
     task = shown(listener, task_id, "SUCCESS")
-
     assert listener.types(task_id) == ["received", "started", "succeeded"]
     assert (task.name, task.worker.hostname.partition("@")[0]) == ("fine", worker.name)
     assert task.kwargs == "{'biz_key': 'order:7', 'shop': 'north', 'payload': '40 bytes'}"
@@ -88,9 +86,7 @@ def test_a_retry_is_red_no_longer_when_it_succeeds(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
     (task_id,) = house.create("wobbly", payload=SECRETS)
-
     task = shown(listener, task_id, "SUCCESS")
-
     first, again = ["received", "started", "retried"], ["retried", "received", "started"]
     assert listener.types(task_id) == [*first, *again, "succeeded"]
     assert task.retries == 1
@@ -117,9 +113,7 @@ def test_each_other_end_has_its_state_and_cause(
     text: str,
 ) -> None:
     (task_id,) = house.create(name, payload=payload)
-
     task = shown(listener, task_id, state)
-
     assert (task.exception or task.result) == text
 
 
@@ -138,9 +132,7 @@ def test_what_beat_itself_ends_is_shown_under_a_worker_that_is_there(
     text: str,
 ) -> None:
     (task_id,) = house.create("fine", **options)
-
     task = shown(listener, task_id, "REVOKED")
-
     assert (task.name, task.result[: len(text)]) == ("fine", text)
     assert len(listener.workers()) == 1
 
@@ -150,10 +142,8 @@ def test_a_requeued_task_leaves_the_red_state(
 ) -> None:
     (task_id,) = house.create("mended")
     shown(listener, task_id, "FAILURE")
-
     with house.engine.begin() as connection:
         requeue_task(connection, task_id)
-
     shown(listener, task_id, "SUCCESS")
     assert listener.types(task_id)[3:] == ["retried", "received", "started", "succeeded"]
 
@@ -163,9 +153,7 @@ def test_a_killed_child_fails_its_task_and_not_the_message(
 ) -> None:
     """What the child told before it was killed is not lost: its neighbours are shown."""
     before, (task_id,) = house.create("fine", 20, {}), house.create("killer")
-
     task = shown(listener, task_id, "FAILURE")
-
     assert task.exception.startswith("process died")
     for neighbour in before:
         shown(listener, neighbour, "SUCCESS")
@@ -177,9 +165,7 @@ def test_no_value_of_a_task_is_in_any_event(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
     (row,) = house.create("row", payload=SECRETS)
-
     task = shown(listener, row, "FAILURE")
-
     assert "duplicate key value violates unique constraint" in task.exception
     assert SECRET not in str(listener.events)
 
@@ -189,9 +175,7 @@ def test_events_may_be_switched_off_and_on_while_it_runs(
 ) -> None:
     switch(listener, "disable")
     until(lambda: not told(house, listener), 10, "silence")
-
     switch(listener, "enable")
-
     until(lambda: told(house, listener), 10, "events")
 
 
@@ -217,9 +201,7 @@ def test_revoke_cancels_a_waiting_row_and_shows_it(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
     (task_id,) = house.create("fine", delay="1h")
-
     answer = control(listener, "revoke", task_id=str(task_id), terminate=False, signal="SIGTERM")
-
     assert answer == {"ok": f"tasks {task_id} will be cancelled"}
     assert house.over([task_id]) == {"CANCELLED": 1}
     assert shown(listener, task_id, "REVOKED").name == "fine"
@@ -230,10 +212,8 @@ def test_terminate_cancels_a_running_row_and_kills_nobody(
 ) -> None:
     (task_id,) = house.create("patient")
     shown(listener, task_id, "STARTED")
-
     (child,) = [c for c in control(listener, "pool_stats")["children"] if c["running"]]
     control(listener, "revoke", task_id=[str(task_id)], terminate=True, signal="SIGTERM")
-
     assert (child["running"], child["alive"]) == ([task_id], True)
     assert child["seconds"] >= 0
     assert house.over([task_id]) == {"CANCELLED": 1}
@@ -245,9 +225,7 @@ def test_ids_that_are_not_ours_are_revoked_as_celery_does(
     listener: Listener, worker: CeleryProcess
 ) -> None:
     foreign = "0f8fad5b-d9cb-469f-a165-70867728950e"
-
     control(listener, "revoke", task_id=[foreign, "17"])
-
     assert control(listener, "revoked") == [foreign]
 
 
@@ -262,7 +240,6 @@ def test_a_queue_is_paused_by_remote_control_and_runs_soon_after_resume(
     started = [e["timestamp"] for e in listener.events][-1]
     until(lambda: [e for e in listener.events if e["timestamp"] > started + 1.5], 10)
     assert house.task(task_id).state == "PENDING"
-
     control(listener, "pool_resume", **arguments)
     until(lambda: house.sql(count) == 0, 5)
     assert house.over([task_id], timeout_s=2) == {"SUCCEEDED": 1}

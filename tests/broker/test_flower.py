@@ -69,7 +69,6 @@ def test_it_does_not_start_where_others_would_reach_it_without_a_password(
     house: House, free_port: int
 ) -> None:
     process = house.start("dashboard", f"--port={free_port}", "--address=0.0.0.0")
-
     assert process.wait(60) != 0
     assert "Flower has no password, and 0.0.0.0 is an address" in process.log()
     assert "Traceback" not in process.log()
@@ -104,7 +103,6 @@ def test_it_listens_for_others_only_with_a_password(
 ) -> None:
     flower = house.start("flower", f"--port={free_port}", *given)
     until(lambda: healthy(free_port), 60, "Flower's start")
-
     assert addresses(flower.pid) == listens
     flower.end()
 
@@ -113,7 +111,6 @@ def test_it_does_not_start_where_others_would_reach_it_without_one(
     house: House, free_port: int
 ) -> None:
     flower = house.start("flower", f"--port={free_port}", FLOWER_ADDRESS="0.0.0.0")
-
     assert flower.wait(60) != 0
     assert "Flower has no password, and 0.0.0.0 is an address that others can reach" in flower.log()
     assert "Traceback" not in flower.log()

@@ -166,9 +166,7 @@ print(json.dumps([task_id, sent, before == after, current,
 
 def test_a_handlers_tasks_are_heard(house: House) -> None:
     (task_id,) = house.create("parent", payload={"children": 3})
-
     hint(house, task_id)
-
     until(lambda: house.sql("SELECT count(*) FROM task_completed") == 4, 30)
 
 
@@ -182,7 +180,6 @@ heard(7)
 print(json.dumps(ids))
 """
     *others, known = producer.run(script)
-
     assert house.over([known]) == {"SUCCEEDED": 1}
     assert {house.task(i).state for i in others} == {"PENDING"}
     assert {house.task(i).attempt for i in others} == {0}
@@ -207,7 +204,6 @@ def test_a_broker_that_does_not_answer_delays_the_exit_by_a_second(
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
         waited = producer.run(EXIT.format(wait="False"), TASKS_APP_BROKER_URL=url)
-
     patience_s = Hints().exit_patience_s
     assert patience_s - 0.1 < waited < patience_s + 2
 

@@ -59,14 +59,12 @@ def test_a_cause_is_a_sentence_and_says_whether_waiting_helps(
     error: Exception, fact: str, ends_with: int | None
 ) -> None:
     cause = why_away(error)
-
     assert (cause.fact, cause.ends_with) == (fact, ends_with)
     assert cause.advice
 
 
 def test_a_name_with_control_characters_is_escaped() -> None:
     error = AccessRefused("access to queue 'a\nERROR \x1b[2J' in vhost 'x' refused for user 'me'")
-
     assert why_away(error).fact == r"refuses access to queue 'a\nERROR \x1b[2J' in vhost 'x'"
 
 

@@ -68,9 +68,7 @@ def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
     hints.broker.app.send_task(
         EXECUTE, (None, [3, 4]), queue=queue, ignore_result=True, argsrepr="(ids)"
     )
-
     ours, theirs = received(queue), received(queue)
-
     assert ours == theirs
     assert ours["body"][0] == [None, [3, 4]]
     assert ours["one name"]
@@ -79,9 +77,7 @@ def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
 def test_no_two_have_one_name(hints: CeleryHints, queue: Queue) -> None:
     for _ in range(2):
         hints.publish(queue.name, [1])
-
     first, second = (queue.get(no_ack=True).headers["id"] for _ in range(2))
-
     assert first != second
 
 
@@ -93,9 +89,7 @@ def test_for_redis_it_is_the_text_that_kombu_would_write(hints: CeleryHints, hou
         channel = connection.default_channel
         channel._put = lambda queue, message, **_: texts.append(json.dumps(message))
         envelope.put(channel, 'qu"eue', 7, [1, 2])
-
     texts.append(envelope.text('qu"eue', 7, [1, 2]))
-
     theirs, ours = (json.loads(_without_names(text)) for text in texts)
     assert ours == theirs
 
@@ -110,7 +104,6 @@ def test_hints_to_redis_use_one_socket(hints: CeleryHints, queue: Queue) -> None
     for _ in range(3):
         hints.publish(queue.name, [1])
         assert hints.depth(queue.name) is not None
-
     assert hints.broker.channel.client.connection_pool._created_connections == 1
 
 
@@ -151,7 +144,6 @@ def test_it_tells_how_many_messages_wait(app: Celery) -> None:
 def test_a_broker_that_is_away_is_not_taken_for_an_empty_one(house: House) -> None:
     kind = house.broker.url_of(11).partition("://")[0]
     publisher = CeleryPublisher(an_app(f"{kind}://guest:guest@127.0.0.1:1//"))
-
     with pytest.raises(PublishError):
         publisher.depths(["counted"])
     assert list(publisher.publish([message(1), message(2)])) == [0, 1]
@@ -191,9 +183,7 @@ class TestManyAtOnce:
         self, publisher: CeleryPublisher, queue: Queue
     ) -> None:
         sent = [message(n, "many", tuple(range(n, n + 400))) for n in range(1, 31)]
-
         assert publisher.publish(sent) == {}
-
         got = [queue.get(no_ack=True) for _ in sent]
         assert [g.payload[0] for g in got] == [[WAKE, list(m.ids)] for m in sent]
         assert {g.headers["task"] for g in got} == {EXECUTE}
@@ -205,9 +195,7 @@ class TestManyAtOnce:
     ) -> None:
         publisher.publish([message(1, "many")])
         road.cut()
-
         assert publisher.publish([message(2, "many"), message(3, "many")]) == {}
-
         assert [queue.get(no_ack=True).payload[0][1] for _ in range(3)] == [[1], [2], [3]]
 
     def test_the_depth_is_asked_on_the_same_connection(
@@ -216,7 +204,6 @@ class TestManyAtOnce:
         """A leader asks ten times a second; to connect each time took 7 ms."""
         publisher.publish([message(1, "many")])
         road.stop_listening()
-
         assert [publisher.depths(["many"]) for _ in range(3)] == [{"many": 1}] * 3
 
     def test_what_was_perhaps_sent_is_not_taken_for_sent(
@@ -226,9 +213,7 @@ class TestManyAtOnce:
         publisher.publish([message(1, "many")])
         road.lose_reply_to(b"many")
         road.stop_listening()
-
         wrong = publisher.publish([message(2, "many"), message(3, "many")])
-
         assert list(wrong) == [0, 1]
         assert queue.get(no_ack=True).payload[0][1] == [1]
         assert queue.get(no_ack=True).payload[0][1] == [2]
@@ -240,9 +225,7 @@ class TestManyAtOnce:
         publisher.publish([message(1, "many")])
         road.black_out()
         began = time.monotonic()
-
         wrong = publisher.publish([message(n, "many") for n in range(2, 20)])
-
         road.let_through()
         assert len(wrong) == 18
         assert time.monotonic() - began < 20

@@ -53,7 +53,6 @@ def connection(house: House) -> Iterator[Connection]:
 
 def test_a_life_goes_its_way(house: House) -> None:
     ids = begin_life(house, "default")
-
     assert house.over(ids) == STATES
     assert effects_of(house, ids) == (13, 13)
 
@@ -62,7 +61,6 @@ def test_remote_control_reaches_a_worker_and_its_answer_comes_back(
     app: Celery, worker: CeleryProcess
 ) -> None:
     answers = app.control.ping(timeout=10, limit=1)
-
     assert [name.partition("@")[0] for answer in answers for name in answer] == [worker.name]
 
 
@@ -77,7 +75,6 @@ def test_our_queues_are_quorum_queues_and_none_are_there_for_delays(connection: 
 
 def test_a_message_for_a_queue_that_is_not_there_is_not_taken_for_sent(app: Celery) -> None:
     publisher = CeleryPublisher(app)
-
     there, missing = message(2**62, "default"), message(2**62, "nobody_made_it")
     for _ in range(3):  # an answer that comes late must not confirm the next message
         wrong = publisher.publish([there, missing, there])
@@ -97,9 +94,7 @@ def test_a_queue_that_is_deleted_under_a_worker_is_made_again(
             channel.queue_delete("default")
             ids += house.create("ok", 100)
     began = time.monotonic()
-
     states = house.over(ids, 60)
-
     assert states == {"SUCCEEDED": 600}
     assert house.effects() == (600, 600)
     assert time.monotonic() - began < 30
@@ -118,9 +113,7 @@ def test_tasks_of_others_are_refused_whatever_way_they_come_into_our_queue(
             "celery.backend_cleanup", exchange="strangers", routing_key="way_in",
             exchange_type="direct", declare=[],
         )  # fmt: skip
-
     worker.says("refused task celery.backend_cleanup on a queue of tasks_app")
-
     assert house.over(house.create("ok")) == {"SUCCEEDED": 1}
 
 
@@ -130,7 +123,6 @@ def test_a_queue_of_another_kind_under_our_name_is_said(
     with connection.channel() as channel:
         channel.queue_declare("classic", durable=True, auto_delete=False)
     other = house.worker("-Q", "classic", ready=False)
-
     assert other.wait() != 0
     assert "A queue of ours exists with other arguments" in other.log()
     assert "Traceback" not in other.log()

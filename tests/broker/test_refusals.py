@@ -57,13 +57,11 @@ def test_a_worker_that_was_connected_waits_until_it_is_let_in_again(
 ) -> None:
     worker = house.worker(children=1, TASKS_APP_BROKER_URL=user.url)
     worker.says(" ready.")
-
     user.change_password("another")
     user.hang_up()
     worker.says("does not let in the user of its URL, since ")
     user.change_password(user.password)
     worker.says("The broker answers again. It was away for ", 90)
-
     assert worker.log().count("does not let in the user") <= 2
     assert "RestartFreqExceeded" not in worker.log()
     assert house.over(house.create("ok"), 60) == {"SUCCEEDED": 1}
@@ -78,8 +76,6 @@ def test_a_broker_that_is_down_at_the_start_is_waited_for(house: House, user: Ac
         worker.says("does not answer")
         alive = worker.alive
         road.refusing = False
-
         worker.says("The broker answers again")
         worker.says(" ready.")
-
         assert alive

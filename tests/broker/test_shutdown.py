@@ -104,9 +104,7 @@ def test_a_child_that_leaves_as_asked_is_no_error_in_the_log(house: House) -> No
     (task_id,) = house.create("stop.free", payload={"on": worker.name})
     until(lambda: house.sql(RUNNING) == 1)
     (child,) = [each for each in worker.children() if not each.children()]
-
     child.terminate()
-
     worker.says(f"leaving; let go of tasks [{task_id}]")
     worker.says("a child left as planned, and with it message ")
     assert "WorkerLostError" not in worker.log()
@@ -117,7 +115,5 @@ def test_sigterm_while_a_message_is_on_its_way_to_a_child(house: House) -> None:
     """Nobody had read yet that the child accepted it; the child waited for that for 30 seconds."""
     worker = house.worker(TASKS_APP_IMPORTS="house_handlers,stop_amid_write")
     house.create("ok")
-
     assert worker.wait(20) == 0
-
     assert "asked to stop: a message is on its way to a child" in worker.log()

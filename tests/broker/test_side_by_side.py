@@ -159,9 +159,7 @@ def test_through_our_queues_no_celery_task_runs_by_its_name(house: House, backen
         for name in ("sample_celery.shared", "sample_celery.broken"):
             forger.send_task(name, ["forged"], queue=queue, ignore_result=True)
     forger.close()
-
     after = house.create("sample_celery.add", payload={"args": ["after", 1]})
-
     assert house.over(after) == {"SUCCEEDED": 1}
     assert backend.exists("notes:after")
     assert not backend.exists("notes:forged")

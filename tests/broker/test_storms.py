@@ -30,9 +30,7 @@ def beats(house: House, worker: CeleryProcess) -> list[CeleryProcess]:
 
 def test_two_beats_let_every_task_run_once(house: House) -> None:
     ids = house.create("ok", NUMBER)
-
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": NUMBER}
     assert house.effects() == (NUMBER, NUMBER)
     assert house.sql("SELECT max(attempt) FROM task_completed") == 1
@@ -41,11 +39,9 @@ def test_two_beats_let_every_task_run_once(house: House) -> None:
 def test_a_broker_that_forgets_everything_loses_nothing(house: House) -> None:
     ids = house.create("ok", NUMBER)
     until(lambda: house.sql(OVER))
-
     for _ in range(5):
         flush(house)
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": NUMBER}
     assert house.effects() == (NUMBER, NUMBER)
 
@@ -60,12 +56,10 @@ def flush(house: House) -> None:
 def test_a_broker_that_dies_and_comes_back_empty_loses_nothing(house: House) -> None:
     ids = house.create("ok", NUMBER)
     until(lambda: house.sql(OVER))
-
     house.broker.kill()
     more = house.create("ok", 20)
     house.broker.start()
     states = house.over([*ids, *more], 60)
-
     assert states == {"SUCCEEDED": NUMBER + 20}
     assert house.effects() == (NUMBER + 20, NUMBER + 20)
 
@@ -75,10 +69,8 @@ def test_beats_may_be_killed_and_replaced(house: House, beats: list[CeleryProces
     for beat in beats:
         beat.kill()
     ids += house.create("ok", NUMBER)
-
     beats.append(house.beat())
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": 2 * NUMBER}
     assert house.effects() == (2 * NUMBER, 2 * NUMBER)
 

@@ -77,11 +77,9 @@ def test_a_standby_fires_nothing_and_not_again_what_the_leader_fired(make) -> No
     first, second = make(), make()
     first.age()
     second.age()
-
     assert first.turn() == ["mine"]
     assert second.turn() == []
     first.close()
-
     assert second.turn() == []
     if NEWEST_CELERY:  # older ones look past the heap
         second.age()
@@ -96,9 +94,7 @@ def test_what_became_due_while_nobody_led_is_fired_by_the_next(make, engine: Eng
     first.close()
     with engine.begin() as connection:
         connection.execute(text(EARLIER), {"ago": LONG_AGO})
-
     second = make()
-
     assert second.turn() == ["mine"]
 
 
@@ -110,7 +106,6 @@ def test_a_leader_that_lost_the_lease_unawares_fires_nothing(make, engine: Engin
     first.trust()
     with engine.begin() as connection:
         connection.execute(text("UPDATE task_lease SET token = gen_random_uuid()"))
-
     assert first.turn() == []
     assert ask(engine, NOTED) is None
 
@@ -126,7 +121,6 @@ def test_a_leader_without_its_database_fires_rather_twice_than_never(
     first.trust()
     with engine.begin() as connection:
         connection.execute(text("LOCK task_lease"))  # nobody answers within its second
-
         assert first.turn() == ["mine"]
 
 
@@ -140,7 +134,6 @@ def test_a_note_that_is_none_is_passed_over(make, engine: Engine, nonsense: str)
             ),
             {"note": nonsense},
         )
-
     assert make().turn() == []
 
 
@@ -148,7 +141,5 @@ def test_who_ends_in_good_order_holds_nothing(make, engine: Engine) -> None:
     first = make()
     first.turn()
     assert ask(engine, HOLDER).startswith("beat ")
-
     first.close()
-
     assert ask(engine, HOLDER) is None

@@ -53,7 +53,6 @@ def registered(execute: Callable[..., None]) -> Any:
 )
 def test_ids_reach_the_child(execute: Any, carried_out: list[Any], body: Any) -> None:
     execute(*body)
-
     wake, ids = body
     assert carried_out == [(wake is not None, None, ids)]
 
@@ -69,13 +68,11 @@ def test_ids_reach_the_child(execute: Any, carried_out: list[Any], body: Any) ->
 )  # fmt: skip
 def test_anything_else_does_not(execute: Any, carried_out: list[Any], body: Any) -> None:
     execute(*body)
-
     assert carried_out == []
 
 
 def test_nor_does_a_body_with_more_names(execute: Any, carried_out: list[Any]) -> None:
     execute(wake=None, ids=[1], os="system")
-
     assert carried_out == []
 
 
@@ -88,7 +85,6 @@ def test_what_breaks_while_a_message_is_carried_out_is_said_and_goes_no_further(
         raise MemoryError("secret\npayload")
 
     registered(break_off)(5, [1])
-
     assert [record.getMessage() for record in caplog.records] == [
         "a message ended early; the scan finds its tasks again: MemoryError: secret"
     ]
@@ -107,9 +103,7 @@ def test_a_connection_that_cannot_be_closed_does_not_end_the_worker(
     consumer: PatientConsumer,
 ) -> None:
     consumer.connection.close.side_effect = AttributeError("'NoneType' object has no attribute")
-
     consumer.on_connection_error_after_connected(OSError("lost"))
-
     assert consumer.connection is None
 
 
@@ -119,7 +113,6 @@ def test_what_goes_wrong_before_it_is_let_go_is_not_hidden(
 ) -> None:
     broken = Mock(side_effect=RuntimeError)
     monkeypatch.setattr("celery.worker.consumer.consumer.bound_open_broker_sockets", broken)
-
     with pytest.raises(RuntimeError):
         consumer.on_connection_error_after_connected(OSError("lost"))
 
@@ -137,26 +130,21 @@ def trigger(house: House) -> Iterator[None]:
         remove_trigger(connection)
 
 
-@pytest.mark.test_all
 @pytest.mark.usefixtures("trigger")
 def test_tasks_of_sql_are_published_long_before_the_next_scan(house: House) -> None:
     house.worker(children=1, **SCANS)
     beat = house.beat(**SCANS)
     until(lambda: house.sql(LISTENERS) == 1, 30, "LISTEN")
-
     for _ in range(3):
         task_id = house.sql("SELECT task_create('plain')")
         assert house.over([task_id], SOON_S) == {"SUCCEEDED": 1}
-
     assert beat.stop() == 0
     assert house.sql(LISTENERS) == 0
 
 
-@pytest.mark.test_all
 def test_without_hints_beat_does_not_listen(house: House) -> None:
     beat = house.beat(TASKS_APP_HINTS="off")
     beat.says("this beat leads")
-
     assert house.sql(LISTENERS) == 0
 
 
@@ -176,14 +164,12 @@ rename("start_strategy", Task, Consumer)
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Path) -> None:
     process = house.worker(**in_all_processes(tmp_path / "site", RENAMED))
     try:
         ended = house.over(house.create("plain", 20), 60)
     finally:
         process.end()
-
     assert ended == {"SUCCEEDED": 20}
     for name in ("AsynPool._create_write_handlers", "Channel._brpop_read", "Channel._q_for_pri"):
         assert f"{name} as we know it: " in process.log()
@@ -192,12 +178,10 @@ def test_a_worker_says_what_it_does_without_and_works(house: House, tmp_path: Pa
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 def test_a_worker_that_could_not_guard_its_queues_does_not_start(
     house: House, tmp_path: Path
 ) -> None:
     process = house.worker(ready=False, **in_all_processes(tmp_path / "site", UNGUARDED))
-
     process.says("has no celery:Task.start_strategy as we know it")
     assert process.wait(60) != 0
     assert "Traceback" not in process.log()
@@ -254,7 +238,6 @@ class TestNeeds:
     )
     def test_what_is_otherwise_is_missed(self, need: Need) -> None:
         shortcut = PrivateApi(Need("celery:Task"), need, without="slower")
-
         assert (shortcut.works, shortcut.missing) == (False, need.path)
 
     def test_what_is_as_we_know_it_works(self) -> None:

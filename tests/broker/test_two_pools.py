@@ -57,7 +57,6 @@ class TestOneMessage:
     def test_who_does_not_know_its_name_takes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As where the schema is a version behind."""
         monkeypatch.setenv(POOL_VARIABLE, "")
-
         assert not ForeignMessages().refuses(NAMED)
 
     def test_a_flood_is_counted_and_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -65,7 +64,6 @@ class TestOneMessage:
         with caplog.at_level(logging.WARNING):
             for _ in range(1_000):
                 counter.refuses(NAMED)
-
         assert counter.number == 1_000
         assert [r.getMessage()[:40] for r in caplog.records] == [
             "refused 1 messages of another pool (1 in"
@@ -95,16 +93,13 @@ def test_a_producer_asks_once_and_hints_at_one_pool_only(
 def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HINTS, "pool", "ours")
     hints = CeleryHints(Settings(broker_url=house.broker.url_of(14)))
-
     hints.publish("mail", [1])
-
     hints.broker.drop()
     with Redis.from_url(house.broker.url_of(14)) as redis:
         assert b'"pool": "ours"' in redis.lpop("tasks_app:mail")
         redis.flushdb()
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")

@@ -26,6 +26,8 @@ from tests.clock import until
 from tests.docs.reading import blocks, section, text_of
 from tests.releases import NEXT, NO_RELEASE, code_of, last_release, next_release
 
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
+
 MAY_STILL = f"The schema has version {NEXT}; this code is of {newest()}, and may still run on it."
 
 
@@ -104,8 +106,6 @@ def last_words(house: House, *arguments: str, **environment: str) -> str:
     return process.log().strip().splitlines()[-1]
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_this_code_runs_on_the_next_schema_under_load(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +135,6 @@ def test_this_code_runs_on_the_next_schema_under_load(
     assert listed.returncode == 0
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_a_schema_that_this_code_may_not_run_on_is_one_sentence(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,23 +154,17 @@ def test_a_schema_that_this_code_may_not_run_on_is_one_sentence(
     assert said.partition(". ")[0] in shell("doctor").stdout
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_the_last_release_runs_on_the_schema_of_this_code(house: House, tmp_path: Path) -> None:
     commit = last_release()
     folder = code_of(commit, tmp_path / "last")
     if folder is None:
         pytest.skip(f"{NO_RELEASE}: git knows no commit {commit} here. Fetch all of its history.")
     task_id = command(house, "create", "ok").stdout.split()[0]
-
     done = command(house, "work", "--drain", **of(folder))
-
     assert done.returncode == 0, done.stderr
     assert house.sql(f"SELECT state FROM task_all WHERE id = {task_id}") == "SUCCEEDED"
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_this_code_refuses_the_schema_of_the_last_release(house: House, tmp_path: Path) -> None:
     """Unless nothing was migrated since."""
     commit = last_release()
@@ -272,8 +264,6 @@ def sink() -> Iterator[Sink]:
         sink.shutdown()
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_one_event_for_each_task_that_failed_for_good(
     house: House, sink: Sink, tmp_path: Path
 ) -> None:
@@ -366,8 +356,6 @@ def shop(house: House, spans: Path) -> list[int]:
     return [int(task_id) for task_id in done.stdout.split()]
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(120, method="thread")
 def test_one_trace_leads_from_the_request_to_the_handlers_sql(house: House, tmp_path: Path) -> None:
     of_shop, of_worker = tmp_path / "shop.jsonl", tmp_path / "worker.jsonl"
     ids = shop(house, of_shop)

@@ -80,7 +80,6 @@ def test_a_producer_is_heard_whatever_it_imports(
     house: House, tmp_path: Path, imports: str, create: str
 ) -> None:
     ids = produce(house, tmp_path, imports, create)
-
     assert house.over(ids, SOON_S) == {"SUCCEEDED": len(ids)}
 
 
@@ -99,7 +98,6 @@ def test_a_worker_wakes_others_whatever_its_modules_import(
     ids = produce(
         house, tmp_path, "from tasks_app import NewTask, create_group, create_task", create
     )
-
     until(lambda: house.sql(DONE) == len(ids) + ("then=" in create), SOON_S)
 
 
@@ -110,7 +108,5 @@ def test_two_services_on_one_queue_pass_on_what_is_the_others(house: House, tmp_
     create = """for name in ["bare.short", "plain"] * 10:
         with Session(session.get_bind()) as own, own.begin():
             create_task(own, name)"""
-
     produce(house, tmp_path, "from tasks_app import create_task", create)
-
     until(lambda: house.sql(DONE) == 20, SOON_S)

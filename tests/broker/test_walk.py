@@ -29,9 +29,7 @@ def _beat(house: House, worker: CeleryProcess) -> CeleryProcess:
 
 def test_tasks_go_through(house: House) -> None:
     ids = house.create("ok", 20)
-
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": 20}
     assert house.effects() == (20, 20)
 
@@ -39,9 +37,7 @@ def test_tasks_go_through(house: House) -> None:
 def test_tasks_in_sql_go_through(house: House) -> None:
     before, _ = house.effects()
     ids = house.create("ok.sql", 20, {"n": -1, "note": "'); DROP TABLE effect; --"})
-
     states = house.over(ids)
-
     assert states == {"SUCCEEDED": 20}
     assert house.effects()[0] == before + 20
 
@@ -63,15 +59,12 @@ def test_what_plain_sql_creates_is_executed_within_two_seconds(
         task_id = house.sql(statement)
         assert house.over([task_id]) == {"SUCCEEDED": 1}
         took.append(time.monotonic() - began)
-
     assert statistics.median(took) < 2
 
 
 def test_children_have_connections_of_their_own_made_after_the_fork(house: House) -> None:
     ids = house.create("who", 20)
-
     house.over(ids)
-
     seen = [house.task(i).result for i in ids]
     pids, parents = {r["pid"] for r in seen}, {r["parent"] for r in seen}
     backends = {(r["pid"], r["backend"]) for r in seen}
@@ -82,7 +75,6 @@ def test_children_have_connections_of_their_own_made_after_the_fork(house: House
 def test_what_a_worker_loaded_is_not_looked_at_by_its_childrens_collections(house: House) -> None:
     (task_id,) = house.create("who")
     house.over([task_id])
-
     assert house.task(task_id).result["frozen"] > 50_000
 
 
@@ -91,9 +83,7 @@ def test_memory_errors_and_exits_are_outcomes_and_the_worker_lives(
 ) -> None:
     before = {child.pid for child in worker.children()}
     ids = [*house.create("memory", 3), *house.create("leave", 3), *house.create("ok", 3)]
-
     states = house.over(ids)
-
     assert states == {"FAILED": 6, "SUCCEEDED": 3}
     assert "MemoryError" in (house.task(ids[0]).error or "")
     assert {child.pid for child in worker.children()} == before
@@ -131,9 +121,7 @@ def test_only_the_task_that_kills_its_process_is_charged(house: House) -> None:
     before = house.create("ok", 250)
     poison = house.create("poison")
     after = house.create("ok", 250)
-
     states = house.over([*before, *poison, *after], 60)
-
     assert states == {"FAILED": 1, "SUCCEEDED": 500}
     task = house.task(poison[0])
     assert (task.failures, task.crashes) == (3, 0)
@@ -147,9 +135,7 @@ def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
 ) -> None:
     hang = house.create("hang")
     ids = house.create("ok", 50)
-
     states = house.over([*hang, *ids])
-
     assert states == {"FAILED": 1, "SUCCEEDED": 50}
     assert "killed at its hard limit of 1 s" in (house.task(hang[0]).error or "")
     assert house.sql("SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0") == 0
@@ -159,9 +145,7 @@ def test_limits_inside_a_message_hit_only_their_own_tasks(house: House) -> None:
     names = ["late", "late.async", "hang", "stuck.async"]
     ids = {name: house.create(name)[0] for name in names}
     neighbours = [*house.create("ok", 60), *house.create("plain", 20)]
-
     states = house.over([*ids.values(), *neighbours], 60)
-
     assert states == {"FAILED": 4, "SUCCEEDED": 80}
     causes = {name: house.attempts(i)[-1].kind for name, i in ids.items()}
     assert causes == dict(
@@ -175,9 +159,7 @@ def test_a_worker_that_is_asked_ends_with_status_0(house: House, worker: CeleryP
     """The last of this module: it takes the worker away, in the middle of two long messages."""
     house.create("brief", 200)
     until(lambda: house.sql("SELECT count(*) FROM task_completed") > 3)
-
     status = worker.stop()
-
     assert status == 0
     assert house.sql("SELECT count(*) FROM task_worker") == 0
     assert house.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0

@@ -61,44 +61,37 @@ def healthy(house: House, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     return lambda role: judge(role)[0]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_worker_that_is_stopped_is_not_healthy_until_it_goes_on(
     house: House, worker: CeleryProcess, healthy: Verdict
 ) -> None:
     until(lambda: healthy("worker") and healthy("db"))
-
     os.kill(worker.pid, signal.SIGSTOP)
     try:
         until(lambda: not healthy("worker"), 10)
         word = judge("worker")[1]
     finally:
         os.kill(worker.pid, signal.SIGCONT)
-
     until(lambda: healthy("worker"))
     assert "no sign of life for" in word
     assert f"{worker.name}@" in word
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
     house: House, beat: CeleryProcess, healthy: Verdict
 ) -> None:
     until(lambda: healthy("beat"), 30)
-
     house.sql("ALTER TABLE task_queue_pause RENAME TO task_queue_pause_away")
     try:
         until(lambda: not healthy("beat"), 30)
         word = judge("beat")[1]
     finally:
         house.sql("ALTER TABLE task_queue_pause_away RENAME TO task_queue_pause")
-
     until(lambda: healthy("beat"), 30)
     assert "fails (ProgrammingError)" in word
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
     house: House, worker: CeleryProcess, beat: CeleryProcess, road: FaultProxy, healthy: Verdict
@@ -162,13 +155,11 @@ def test_a_worker_whose_children_starve_for_long_is_not_healthy(
     parent.liveness.end()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_an_orderly_end_takes_the_file_along(
     house: House, worker: CeleryProcess, healthy: Verdict
 ) -> None:
     assert worker.stop() == 0
-
     assert judge("worker") == (False, f"worker: no sign of life in {house.run_folder}")
 
 
@@ -233,7 +224,6 @@ def test_never_while_it_stops_or_has_no_connection(slots: Scoreboard, look) -> N
 def test_what_a_child_said_long_ago_says_nothing(slots: Scoreboard, look) -> None:
     """Its standby is gone, or waits for a database that is away."""
     slots.take("one").hunger(True)
-
     assert look()
     assert not starving(slots, now=time.monotonic() + STALE_S)
 
@@ -265,7 +255,6 @@ MINGLES = "mingle: "
 """Celery asks other workers for a second which of its tasks were revoked."""
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_it_asks_no_neighbours_where_it_serves_our_queues_only(house: House) -> None:
     worker = house.worker(children=1)
@@ -273,7 +262,6 @@ def test_it_asks_no_neighbours_where_it_serves_our_queues_only(house: House) -> 
     assert MINGLES not in worker.log()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_it_asks_them_where_it_serves_queues_of_others(house: House) -> None:
     worker = house.worker("-Q", "default,elsewhere", children=1)
@@ -286,7 +274,6 @@ HELD = "SELECT count(*) FROM task_breaker_held"
 GOOD = "SELECT sum(good) FROM task_breaker_count"
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_few_more_calls_go_out_than_its_threshold(house: House, tmp_path: Path) -> None:
     """While 40 are missing, two of each child may wait for their second; and one is under way."""
@@ -337,18 +324,14 @@ def write(pool: PromptPool) -> Mock:
 
 def test_an_idle_child_gets_it_at_once(pool: PromptPool, write: Mock) -> None:
     write.side_effect = lambda _idle: pool.outbound_buffer.pop()
-
     pool._quick_put("job")
-
     write.assert_called_once_with([IDLE])
     assert pool.outbound_buffer == []
 
 
 def test_it_waits_while_none_is_idle(pool: PromptPool, write: Mock) -> None:
     pool._busy_workers.add(IDLE)
-
     pool._quick_put("job")
-
     write.assert_not_called()
     assert pool.outbound_buffer == ["job"]
 
@@ -359,9 +342,7 @@ def test_it_waits_when_the_worker_is_about_to_stop(
     pool: PromptPool, write: Mock, monkeypatch: pytest.MonkeyPatch, flag: str, status: Any
 ) -> None:
     monkeypatch.setattr(state, flag, status)
-
     pool._quick_put("job")
-
     write.assert_not_called()
 
 
@@ -381,9 +362,7 @@ def test_a_pool_that_ends_keeps_what_it_wrote_to_a_child(
     pool: PromptPool, jobs: dict[str, ApplyResult]
 ) -> None:
     pool._state = CLOSE
-
     pool.flush()
-
     assert {jobs["written"], jobs["accepted"]} <= set(pool._cache.values())
 
 
@@ -391,9 +370,7 @@ def test_after_a_lost_connection_it_forgets_what_the_broker_sends_again(
     pool: PromptPool, jobs: dict[str, ApplyResult]
 ) -> None:
     pool._state = RUN
-
     pool.flush()
-
     assert jobs["written"] not in pool._cache.values()
 
 
@@ -422,9 +399,7 @@ def test_a_child_whose_pipe_broke_before_it_ended_is_replaced(
         hub.fire_timers()
         assert pool._pool == [child]
         os.write(says, b"\n")
-
         until(lambda: hub.fire_timers() and not pool._pool)
-
     hub.close()
     os.close(ends)
     os.close(says)
@@ -437,7 +412,5 @@ def test_a_child_that_lives_on_without_its_pipe_is_left_to_celery(
     child.poll.return_value = None
     pool._pool = [child]
     hub.call_later = lambda _after, look, *arguments: look(*arguments)
-
     pool._event_process_exit(hub, child)
-
     assert len(reaped) == 1 + REAP_TIMES

@@ -67,9 +67,7 @@ def test_a_worker_says_what_failed_and_whom_a_death_was_charged(
 def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> None:
     worker = house.worker(**HANDLERS)
     worker.says(" ready.")
-
     registered = house.start("inspect", "registered", "-t", "10")
-
     assert registered.wait() == 0
     listed = worker.log().partition("[tasks]")[2]
     for name, queue in (("fails.always", "default"), ("fails.deadly", "deadly")):
@@ -82,9 +80,7 @@ def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> No
 def test_a_handlers_name_is_no_celery_task(house: House) -> None:
     """To be listed is not to be called: a message of that name runs nothing."""
     worker = house.worker(**HANDLERS)
-
     called = house.start("call", "fails.not", "--queue", "default")
-
     assert called.wait() == 0
     worker.says("refused a message for an unknown task: 'fails.not'")
     assert house.sql("SELECT count(*) FROM task_all") == 0
@@ -93,9 +89,7 @@ def test_a_handlers_name_is_no_celery_task(house: House) -> None:
 
 def test_debug_shows_the_messages(house: House) -> None:
     worker = house.worker("-l", "DEBUG", **HANDLERS)
-
     house.over(house.create("fails.not"))
-
     worker.says("succeeded in ")
     assert re.search(r"DEBUG.*Task tasks_app.execute\[.*received", worker.log())
     assert re.search(r"DEBUG.*Task tasks_app.execute\[.*succeeded", worker.log())

@@ -23,9 +23,7 @@ def _beat(house: House) -> None:
 
 def test_every_kind_leaves_its_outcome_and_no_neighbour_is_charged(house: House) -> None:
     visit = Visit(house, children=4)
-
     wrong = visit.see(KINDS.values())
-
     assert wrong == {}
     visit.ends_well()
 
@@ -35,8 +33,6 @@ def test_kinds_that_kill_their_process_do_the_same_in_spawned_children(
 ) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
     visit = Visit(house, children=2, folder=tmp_path)
-
     wrong = visit.see(KINDS[f"zoo.{name}"] for name in KILLERS)
-
     assert wrong == {}
     visit.ends_well()

@@ -17,7 +17,15 @@ from tests.runtime.alerts.conftest import free_port  # noqa: F401  a fixture
 
 HANDLERS = """
 import gc, os, signal
+from pydantic import BaseModel
 from tasks_app import handler
+
+class Order(BaseModel):
+    order_id: int
+
+@handler("cli.order")
+def order(ctx, payload: Order):
+    pass
 
 @handler("cli.echo")
 def echo(ctx, payload):

@@ -49,15 +49,12 @@ PRINTING = (
 def test_no_line_of_a_list_of_commands_is_cut_at_80_columns() -> None:
     within = [group.get_command(click.Context(group), name) for name in COMMANDS]
     groups = [group, *(each for each in within if isinstance(each, click.Group))]
-
     lines = "\n".join(each.get_help(click.Context(each, terminal_width=80)) for each in groups)
-
     assert [line for line in lines.splitlines() if re.match(r"  \w.*\.\.\.$", line)] == []
 
 
 def test_the_list_of_commands_has_headings_and_names_each_once() -> None:
     lines = group.get_help(click.Context(group)).splitlines()
-
     assert [line[:-1] for line in lines if re.fullmatch(r"[A-Z].*:", line)] == [
         *("Options", "Run", "Tasks", "Errors", "Queues and limits"),
         *("Schedules", "Batch jobs", "Operate"),
@@ -74,7 +71,6 @@ def test_each_option_has_a_help() -> None:
         for option in command.params
         if isinstance(option, click.Option) and not option.help
     ]
-
     assert bare == []
 
 
@@ -91,11 +87,6 @@ def run_in(encoding: str, *arguments: str) -> tuple[int, str]:
             status = str(error)
     assert isinstance(status, int), status
     return status, raw.getvalue().decode(stream.encoding)
-
-
-@pytest.fixture
-def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
 
 
 def test_the_value_of_no_option_of_no_command_may_be_empty() -> None:
@@ -141,10 +132,8 @@ def test_every_command_prints_whatever_the_terminal_knows(
         task_id = pending_task(connection, biz_key=ODD)
         set_limit(connection, "key", ODD, most=1)
     shell("pause", "é", "--reason", ODD)
-
     for command in PRINTING:
         status, said = run_in(encoding, *command.format(id=task_id).split())
-
         assert (status in (0, 1), "Traceback" in said) == (True, False), (command, said)
         if "--json" in command:
             assert json.loads(said)[0]["biz_key"] == ODD
@@ -164,9 +153,7 @@ def test_the_demo_becomes_a_process_that_prints_in_ascii_too(
 ) -> None:
     told: list[dict[str, str]] = []
     monkeypatch.setattr("os.execve", lambda *call: told.append(call[2]))
-
     group(["demo", "--once"], standalone_mode=False)
-
     assert told[0]["PYTHONIOENCODING"] == f"{sys.stdout.encoding}:backslashreplace"
 
 
@@ -197,10 +184,8 @@ def test_a_url_of_something_else_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, url: str, said: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-
     with pytest.raises(ConfigurationError) as refusal:
         load_settings()
-
     assert str(refusal.value).startswith("TASKS_APP_DATABASE_URL is wrong: ")
     assert said in str(refusal.value)
     assert SECRET not in str(refusal.value)
@@ -213,13 +198,7 @@ def test_a_url_of_something_else_is_named_without_its_password(
 def test_any_name_of_postgresql_will_do(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """As ``DATABASE_URL`` of many a host has it."""
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", f"{scheme}://me:pw@h:1/x?sslmode=require")
-
     assert load_settings().database == "postgresql+psycopg://me:pw@h:1/x?sslmode=require"
-
-
-@pytest.fixture
-def shell_of_wrong_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    return Shell(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -261,7 +240,7 @@ def cause(request: pytest.FixtureRequest) -> str:
     indirect=True,
 )
 def test_who_does_not_get_in_reads_why(
-    shell_of_wrong_urls: Shell,
+    shell: Shell,
     monkeypatch: pytest.MonkeyPatch,
     causes: dict[str, tuple[str, str, int]],
     cause: str,
@@ -270,9 +249,9 @@ def test_who_does_not_get_in_reads_why(
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
     password = make_url(url).password or SECRET
 
-    done = shell_of_wrong_urls("stats")
-    doctor = shell_of_wrong_urls("doctor")
-    health = shell_of_wrong_urls("healthz", "--role", "db")
+    done = shell("stats")
+    doctor = shell("doctor")
+    health = shell("healthz", "--role", "db")
 
     assert (done.returncode, doctor.returncode) == (status, 3 if status == 3 else 1)
     assert done.stderr.startswith("The database ")
@@ -285,12 +264,10 @@ def test_who_does_not_get_in_reads_why(
 
 
 def test_a_database_that_answers_is_healthy(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
-
-    health = shell_of_wrong_urls("healthz", "--role", "db")
-
+    health = shell("healthz", "--role", "db")
     assert (health.returncode, health.stdout.endswith(" answers\n")) == (0, True)
 
 
@@ -301,14 +278,11 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
     causes: dict[str, tuple[str, str, int]], cause: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, said, status = causes[cause]
-
     with pytest.raises(SystemExit) as end:
         check_database(Settings(database_url=url))
-
     assert (end.value.code, said in capsys.readouterr().err) == (status, True)
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
@@ -324,21 +298,20 @@ def test_a_wrong_url_ends_a_command_of_celery_with_2(
     tmp_path: Path, variable: str, value: str, said: str
 ) -> None:
     done = celery(tmp_path, "worker", **{variable: value})
-
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert SECRET not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("broker", [f"foo://me:{SECRET}@h/x", f"redis://h;kafka://me:{SECRET}@h"])
+@pytest.mark.parametrize(
+    "transport", [f"foo://me:{SECRET}@h/x", f"redis://h;kafka://me:{SECRET}@h"]
+)
 def test_doctor_names_a_transport_that_is_not_here(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str, broker: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str, transport: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
-    monkeypatch.setenv("TASKS_APP_BROKER_URL", broker)
-
-    doctor = shell_of_wrong_urls("doctor")
-
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", transport)
+    doctor = shell("doctor")
     assert doctor.returncode == 1
     assert "names the transport" in doctor.stdout
     assert SECRET not in doctor.stdout + doctor.stderr
@@ -346,15 +319,14 @@ def test_doctor_names_a_transport_that_is_not_here(
 
 @pytest.mark.test_all
 def test_a_statement_that_timed_out_is_not_called_an_absent_database(
-    shell_of_wrong_urls: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("LOCK TABLE task_pending IN ACCESS EXCLUSIVE MODE"))
-        done = shell_of_wrong_urls("stats")
+        done = shell("stats")
     engine.dispose()
-
     assert done.returncode == 3
     assert "LockNotAvailable: canceling statement due to lock timeout" in done.stderr
     assert len(done.stderr.splitlines()) == 1

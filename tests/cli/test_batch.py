@@ -68,9 +68,7 @@ def test_steps_are_shown_in_the_order_of_the_plan(run: Shell, engine: Engine) ->
     batch_id = run("batch", "start", "sorted").stdout.strip()
     with engine.begin() as connection:  # rows move when they are written
         connection.execute(text("UPDATE task_batch_step SET error = 'x' WHERE step = 'take'"))
-
     steps = run("batch", "show", batch_id).stdout.rpartition("skew")[2].splitlines()[1:]
-
     assert [line.split()[0] for line in steps] == ["take", "post", "end"]
     assert [s["step"] for s in run.json("batch", "show", batch_id)["steps"]] == [
         *("take", "post", "end"),
@@ -81,10 +79,8 @@ def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyP
     parameters = '{"month": "the second half of the month of October, and of November as well"}'
     batch_id = run("batch", "start", "payroll", parameters).stdout.strip()
     monkeypatch.setenv("COLUMNS", "80")
-
     lines = run("batch", "list").stdout.splitlines()
     wide = run("batch", "list", "--wide").stdout.splitlines()
-
     assert len(lines) == len(wide) == 2
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:3] == [batch_id, "RUNNING", "payroll"]

@@ -6,20 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app import explain_task
 from tasks_app.cli import output
 from tasks_app.cli.group import group
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
-from tests.cases import in_one_test
-from tests.cli.shell import Shell, token_of
+from tests.cli.shell import Shell, commands, token_of
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.database import NAME, drop_old_days, finished, old_day
 from tests.runtime.api.acts import make
@@ -29,11 +26,9 @@ from tests.servers import Databases
 def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
     created = shell("create", "cli.echo", '{"n": 1}', "--biz-key", "order:1", "--delay", "1h")
     task_id = int(created.stdout)
-
     (listed,) = shell.json("list", "--biz-key", "order:1")
     shown = shell.json("show", str(task_id))
     (count,) = shell.json("stats")
-
     assert created.returncode == 0
     assert listed["id"] == task_id
     assert shown["task"]["payload"] == {"n": 1}
@@ -44,9 +39,7 @@ def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
 def test_a_task_is_created_with_several_limit_keys(shell: Shell) -> None:
     keys = ("--limit-key", "bank:acme", "--limit-key", "tenant:7")
     created = shell("create", "cli.echo", *keys, "--delay", "1h")
-
     task = shell.json("show", created.stdout.strip())["task"]
-
     assert (task["limit_key"], task["more_limit_keys"]) == ("bank:acme", ["tenant:7"])
 
 
@@ -78,10 +71,8 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
     with engine.begin() as connection:
         queues = ["default", "mail"]
         heartbeats.write_heartbeat(connection, owner="w", node="n", queues=queues, handlers=["t"])
-
     known, unknown = shell("pause", "mail"), shell("pause", "nosuchqueue")
     told = shell.json("pause", "nosuchqueue")
-
     assert [end.returncode for end in (known, unknown)] == [0, 0]
     assert (known.stderr, unknown.stderr) == (
         "",
@@ -93,85 +84,39 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
 def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> None:
     assert shell("pause", "--all").returncode == 0
     assert "every queue is paused since" in shell("stats").stdout
-
     resumed = shell("resume", "mail")
-
     assert (resumed.returncode, resumed.stdout) == (1, "")
     assert "tasks-app resume --all" in resumed.stderr
     assert shell("resume", "--all").stdout == "Every queue is not paused any more.\n"
 
 
-def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> None:
-    shown = shell("show", "999999999")
-    requeued = shell("requeue", "999999999")
-    cancelled = shell("cancel", "999999999")
-
-    assert shown.returncode == requeued.returncode == cancelled.returncode == 1
-    assert "tasks-app list" in shown.stderr
-    assert "not found" in requeued.stdout
-    assert "not found" in cancelled.stdout
+AWAY = {"TASKS_APP_DATABASE_URL": "postgresql+psycopg://u:hunter2@127.0.0.1:1/x"}
+REFUSED = " does not answer: Connection refused. Check TASKS_APP_DATABASE_URL "
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("environment", "typed", "status", "words"),
     [
-        (("create", "bad name"), "name is 'bad name'"),
-        (("create", "t", "[1]"), "payload is of type list"),
-        (("create", "t", "{"), "isn't JSON"),
-        (("create", "t", "--priority", "12"), "options.priority is 12"),
-        (("create", "t", "--delay", "soon"), "options.delay"),
-        (("create", "t", "--run-at", "tomorrow"), "ISO 8601"),
-        (("create", "t", "--run-at", "2030-01-01T00:00:00"), "no time zone"),
-        (("cancel",), "This selects every task"),
-        (("pause",), "Give a queue, or --all"),
-        (("resume", "mail", "--all"), "Give a queue, or --all"),
-        (("pause", "no queue"), "queue is 'no queue'"),
-        (("nonsense",), "has no command"),
+        (AWAY, "list", 3, REFUSED),
+        (AWAY, "metrics --once", 3, "tasks_app_up 0"),
+        ({}, "list", 2, "tasks-app up -d"),
+        ({"TASKS_APP_LEASE": "hunter2"}, "list", 2, "TASKS_APP_LEASE is wrong"),
+        ({**AWAY, "TASKS_APP_IMPORTS": "no.such.module"}, "work --drain", 2, "no.such.module"),
     ],
+    ids=["away", "away for metrics", "no database", "wrong setting", "no module"],
 )
-def test_wrong_usage_exits_with_2_says_what_is_wrong_and_writes_nothing(
-    shell: Shell, engine: Engine, arguments: tuple[str, ...], word: str
+def test_an_environment_in_which_nothing_runs_is_named_without_its_secrets(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    typed: str,
+    status: int,
+    words: str,
 ) -> None:
-    done = shell(*arguments)
-
-    assert done.returncode == 2
-    assert word in done.stderr
-    assert "Traceback" not in done.stderr
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM task_pending")).scalar() == 0
-
-
-def test_a_database_that_is_away_exits_with_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = Shell(
-        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL="postgresql+psycopg://u:secret@127.0.0.1:1/x"
-    )
-
-    done = away("list")
-
-    assert done.returncode == 3
-    assert " does not answer: Connection refused. Check TASKS_APP_DATABASE_URL " in done.stderr
-    assert "secret" not in done.stderr
-
-
-def test_without_any_database_the_message_says_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = Shell(monkeypatch, tmp_path)("list")
-
-    assert done.returncode == 2
-    assert "tasks-app up -d" in done.stderr
-
-
-def test_a_wrong_setting_is_named_without_its_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = Shell(monkeypatch, tmp_path, TASKS_APP_LEASE="hunter2")("list")
-
-    assert done.returncode == 2
-    assert "TASKS_APP_LEASE is wrong" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = Shell(monkeypatch, tmp_path, **environment)(*typed.split())
+    assert done.returncode == status
+    assert words in done.stdout + done.stderr
+    assert not re.search("hunter2|Traceback", done.stdout + done.stderr)
 
 
 @pytest.mark.test_all
@@ -179,11 +124,9 @@ def test_an_unmigrated_database_names_the_command(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=databases.create("unmigrated"))
-
     listed, checked = shell("list"), shell("migrate", "--check")
     migrated = shell("migrate")
     again, checked_again = shell("migrate"), shell("migrate", "--check")
-
     assert (listed.returncode, checked.returncode) == (1, 1)
     assert "tasks-app migrate" in listed.stderr
     assert "tasks-app migrate" in checked.stderr
@@ -196,7 +139,6 @@ def test_the_sql_for_a_dba_creates_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = Shell(monkeypatch, tmp_path)("migrate", "--sql")
-
     assert done.returncode == 0
     assert "CREATE TABLE task_pending" in done.stdout
 
@@ -223,16 +165,13 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
 def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = pending_task(connection)
-
     ends = [shell(verb, str(task_id), str(task_id)) for verb in ("cancel", "requeue")]
-
     assert [(end.returncode, end.stdout) for end in ends] == [
         (0, f"{task_id}  cancelled\n"),
         (0, f"{task_id}  requeued\n"),
     ]
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 def test_work_drains_the_pool_without_a_broker_and_survives_poison(
     shell: Shell, engine: Engine
@@ -258,39 +197,18 @@ def test_work_without_handlers_says_where_they_come_from(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
-
     done = shell.process("work", "--drain")
-
     assert done.returncode == 2
     assert "TASKS_APP_IMPORTS" in done.stderr
 
 
-def test_a_module_that_does_not_exist_is_named(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell = Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="no.such.module",
-    )
-
-    done = shell("work", "--drain")
-
-    assert done.returncode == 2
-    assert "no.such.module" in done.stderr
-
-
 def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
     shell("create", "cli.echo")
-
     done = shell("scan")
-
     assert done.returncode == 0
     assert "0 ids published" in done.stdout
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 @pytest.mark.parametrize("folder", [(), ("--folder", "my servers")], ids=["usual", "named"])
 def test_up_urls_down_in_a_folder(
@@ -340,15 +258,6 @@ def test_explain_says_what_is_the_case_and_what_to_do(shell: Shell, engine: Engi
     assert "There is no task 999999999 in any pool." in nobody.stdout
 
 
-def test_explain_is_a_function_for_programs_too(shell: Shell, engine: Engine) -> None:
-    with engine.begin() as connection:
-        task_id = claimed_task(connection).task_id
-        explanation = explain_task(connection, task_id)
-
-    assert [finding.subject for finding in explanation.findings] == ["running"]
-    assert explanation.known
-
-
 def test_prune_tells_what_would_go_and_lets_it_go(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         old_day(connection)
@@ -378,7 +287,6 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
             done = shell("prune")
     finally:
         drop_old_days(engine)
-
     assert done.returncode == 1
     assert f"{NAME} is in use and stays" in done.stderr
 
@@ -386,7 +294,6 @@ def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
 def test_a_list_of_nothing_says_so(shell: Shell) -> None:
     nouns = ("schedules", "batch", "queues", "limits", "breakers")
     lists = (("audit",), ("stats",), *((noun, "list") for noun in nouns))
-
     assert [shell(*command).stdout for command in lists] == ["There are none.\n"] * len(lists)
 
 
@@ -412,7 +319,6 @@ def test_in_django_what_to_run_is_typed_as_there(
 
 def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
     misspelt, known, other = (shell("create", name) for name in ("cli.ecko", "cli.echo", "mail"))
-
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
         "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo? Then cancel this task.\n"
@@ -422,33 +328,6 @@ def test_a_misspelt_name_is_created_with_a_hint(shell: Shell) -> None:
         "TASKS_APP_IMPORTS has no handler mail, so its queue is default."
         " To choose another: --queue\n"
     )
-
-
-@in_one_test(
-    "said, hint",
-    [
-        ("lst", "tasks-app has no command 'lst'. Did you mean: tasks-app list?"),
-        ("retry 4", "Did you mean: tasks-app requeue?"),
-        (
-            "limits rm",
-            "tasks-app limits has no command 'rm'. Did you mean: tasks-app limits remove?",
-        ),
-        ("schedules delete x", "Did you mean: tasks-app schedules remove?"),
-        ("beat", "tasks-app has no beat. Run: celery -A tasks_app beat"),
-        ("remove 4", "Did you mean: tasks-app cancel?"),
-        ("cancel 4 --reason x", "Did you mean --why?"),
-        ("create t --countdown 5", "Did you mean --delay?"),
-        ("create t --eta 5", "Did you mean --run-at?"),
-        ("limits xyzzy", "has no command 'xyzzy'. It has: list, remove, set."),
-    ],
-)
-def test_an_unknown_command_is_answered_with_a_similar_one(
-    shell: Shell, said: str, hint: str
-) -> None:
-    done = shell(*said.split())
-
-    assert done.returncode == 2
-    assert hint in done.stderr
 
 
 LOOKS = """
@@ -467,23 +346,12 @@ batch.rebalance notify.install notify.remove db-scheduler.install db-scheduler.r
 def test_every_verb_that_the_audit_tells_of_takes_why() -> None:
     """pause alone had a reason, under another name."""
     lacks = {
-        name
-        for name, command in leaves(group)
+        ".".join(words)
+        for words, command in commands()
+        if not isinstance(command, click.Group) and not command.hidden
         if "--why" not in {option for each in command.params for option in each.opts}
     }
-
     assert lacks == {*LOOKS.split(), *NOT_AUDITED.split()}
-
-
-def leaves(of: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(of, click.Group):
-        yield path, of
-        return
-    context = click.Context(of)
-    for name in of.list_commands(context):
-        inner = of.get_command(context, name)
-        if inner is not None and not inner.hidden:
-            yield from leaves(inner, f"{path}.{name}".strip("."))
 
 
 def test_why_is_kept_beside_what_was_done(shell: Shell) -> None:
@@ -493,9 +361,7 @@ def test_why_is_kept_beside_what_was_done(shell: Shell) -> None:
     shell("resume", "mail", "--why", "back")
     shell("queues", "set", "mail", "--timeout", "5s", "--why", "slow")
     assert shell("queues", "reset", "mail").stdout == "Its settings are removed.\n"
-
     told = [each["what"] for each in shell.json("audit")]
-
     assert [what.get("why", what.get("reason")) for what in told][::-1] == [
         *("it is slow", "it is fast", "away", "back", "slow", None)
     ]
@@ -523,10 +389,8 @@ def test_ids_are_answered_one_by_one(
     (task_id,) = make(engine, 1, delay="1h")
     with engine.begin() as connection:
         running = claimed_task(connection).task_id
-
     done = shell(*words, str(task_id), "--why", "an outage")
     refused = shell(*words, str(running), "1000000000")
-
     assert (done.returncode, done.stdout) == (0, f"{task_id}  {answer}\n")
     assert refused.returncode == 1
     assert refused.stdout == f"{running}  running, left as it is\n1000000000  not found\n"
@@ -540,11 +404,9 @@ def test_a_selection_is_previewed_then_done_in_stages(
     shell: Shell, engine: Engine, words: tuple[str, ...], answer: str
 ) -> None:
     ids = make(engine, 3, delay="1h")
-
     dry = shell(*words, "--name", "t", "--dry-run")
     first = shell(*words, "--name", "t", "--first", "1")
     rest = shell("rest", token_of(first.stdout))
-
     assert "3 tasks are selected. Nothing was changed." in dry.stdout
     assert f"1 {answer}\nids: {ids[0]}\n" in first.stdout
     assert rest.stdout == f"2 {answer}\nids: {ids[1]} {ids[2]}\n"
@@ -553,17 +415,13 @@ def test_a_selection_is_previewed_then_done_in_stages(
 
 def test_what_was_so_already_is_said_and_ends_with_1(shell: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1)
-
     done = shell("release", str(task_id))
-
     assert (done.returncode, done.stdout) == (1, f"{task_id}  unchanged\n")
 
 
 def test_a_rate_makes_a_bulk_of_ids_too(shell: Shell, engine: Engine) -> None:
     ids = make(engine, 2, delay="1h")
-
     done = shell("run-now", *map(str, ids), "--rate", "1/1s")
-
     assert f"2 brought forward\nids: {ids[0]} {ids[1]}\n" in done.stdout
     assert done.returncode == 0
     again = shell("run-now", str(ids[0]), "1000000000", "--rate", "1/1s")
@@ -598,30 +456,5 @@ def test_lists_say_held_and_name_no_date(
 def test_lists_say_disabled(shell: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1, delay="1h")
     shell("disable", str(task_id))
-
     assert re.search(rf"^{task_id} +PENDING +disabled ", shell("list").stdout, re.M)
     assert " enabled " in shell("list", "--wide").stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("hold",), "This selects every task. Select by name, queue, ids, …"),
-        (("reschedule", "1"), "reschedule needs at or delay. Give one."),
-        (("reschedule", "1", "--at", "tomorrow"), "is 'tomorrow'. Allowed: an ISO 8601 instant"),
-        (("reschedule", "1", "--at", "2031-01-01T00:00"), "has no time zone"),
-        (("reschedule", "1", "--in", "soon"), "is 'soon', which is not a duration"),
-        (("reprioritise", "1", "--to", "10"), "10 is not in the range"),
-        (("reprioritise", "1"), "Missing option '--to'"),
-        (("move", "1", "--to", "a b"), "is 'a b'"),
-        (("run-now", "1", "--rate", "fast"), "options.rate is not a rate. Allowed: a number and a"),
-    ],
-)
-def test_nonsense_ends_with_2(
-    shell: Shell, engine: Engine, arguments: tuple[str, ...], problem: str
-) -> None:
-    done = shell(*arguments)
-
-    assert done.returncode == 2
-    assert problem in done.stderr
-    assert "Traceback" not in done.stderr

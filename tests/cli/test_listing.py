@@ -59,11 +59,6 @@ CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\
 
 
 @pytest.fixture
-def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
-
-
-@pytest.fixture
 def tasks(engine: Engine) -> dict[str, int]:
     """One of each sort that is listed differently."""
     with engine.begin() as connection:
@@ -139,7 +134,6 @@ def test_eighty_columns_hold_ages_whole_words_and_the_last_error(
 @pytest.mark.test_all
 def test_a_wide_terminal_has_the_remark_beside(shell: Shell, tasks: dict[str, int]) -> None:
     lines = on_a_terminal(200, "list")
-
     assert lines[0].endswith("remark")
     assert line_of(lines, tasks["again"])[0].endswith("closed by the other side")
 
@@ -150,7 +144,6 @@ def test_columns_say_how_wide_a_pipe_is(
     any_width = shell("list").stdout.splitlines()
     monkeypatch.setenv("COLUMNS", "80")
     narrow = shell("list").stdout.splitlines()
-
     assert len(any_width) == 1 + len(tasks)
     assert len(narrow) > len(any_width)
     assert max(map(len, narrow)) <= 80 < max(map(len, any_width))
@@ -160,10 +153,8 @@ def test_wide_and_json_keep_all(
     shell: Shell, tasks: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
     lines = shell("list", "--wide").stdout.splitlines()
     found = {task["id"]: task for task in shell.json("list")}
-
     assert len(lines) == 1 + len(tasks)
     assert "customer.points.grant.every.month" in line_of(lines, tasks["parked"])[0]
     assert line_of(lines, tasks["later"])[0].count("Z") == 3  # created, due, changed
@@ -204,10 +195,8 @@ def test_the_audit_says_how_long_ago_and_of_a_narrow_terminal_no_more_than_fits(
 
 def test_settings_are_not_broken(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
     lines = shell("config").stdout.splitlines()
     wide = shell("config", "--wide").stdout.splitlines()
-
     assert max(map(cell_len, lines)) <= 80
     at = next(n for n, line in enumerate(lines) if line.startswith("TASKS_APP_DATABASE_URL "))
     assert lines[at].endswith("environment")
@@ -230,11 +219,9 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
     rows: list[tuple[str, str, str, str]], most: int
 ) -> None:
     remarks, columns = [row[3] for row in rows], ("one", "two", "three")
-
     lines = [
         *table_lines(columns, [r[:3] for r in rows], remarks, remark="why", most=most, cut=columns)
     ]
-
     assert max(map(cell_len, lines)) <= most
     words = {word for remark in remarks for word in remark.split()} | {"…"}
     if len(lines) > len(rows) + 1:
@@ -244,7 +231,6 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
 
 def test_what_moves_the_cursor_does_not_reach_the_terminal() -> None:
     lines = table_lines(["key"], [["a\x1b[2Jb\n"]], ["one\ntwo\x07"], remark="why", most=None)
-
     assert list(lines) == ["key          why", r"a\x1b[2Jb\n  one two\x07"]
 
 
@@ -260,9 +246,7 @@ def test_json_has_no_raw_control_characters_and_the_same_value(
 ) -> None:
     strange = [chr(code) for code in range(0x10000) if not 0xD800 <= code <= 0xDFFF]
     value = {"é\x9b": ["\u202edesrever", "a\\\x7f", {"all": "".join(strange)}]}
-
     print_json(value)
-
     shown = capsys.readouterr().out
     assert shown == printable(shown, keep="\n")
     assert "é" in shown
@@ -287,16 +271,13 @@ def test_a_table_folds_its_cells_on_a_terminal_and_never_in_a_pipe(
 def test_twenty_thousand_rows_take_no_long_time(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.process_time()
     print_table(("name", "tasks"), [(f"name.{n}", n) for n in range(20_000)])
-
     assert time.process_time() - began < 5
     assert capsys.readouterr().out.count("\n") == 20_001
 
 
 def test_a_line_breaks_at_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-
     line = _line(warn("failed", "1 of t: E: no.", "See: tasks-app errors show 00ff"))
-
     assert click.unstyle(line).splitlines() == [
         "warn  failed        1 of t: E: no. See:",
         "      tasks-app errors show 00ff",
@@ -307,11 +288,9 @@ def test_an_instant_is_not_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-
     print_table(
         ("dependency", "since", "why"), [("bank", datetime(2040, 1, 1, tzinfo=UTC), "x" * 30)]
     )
-
     assert "2040-01-01 00:00:00Z" in capsys.readouterr().out
 
 
@@ -320,7 +299,6 @@ def test_a_list_says_what_was_asked_for_and_what_is_paused(
 ) -> None:
     with engine.begin() as connection:
         pause(connection, "default", "")
-
     assert "its queue is paused" in line_of(shell("list").stdout.splitlines(), tasks["later"])[0]
     nothing = shell("list", "--name", "nothing.here").stdout
     assert nothing == "There is no task of --name nothing.here. To see all: tasks-app stats\n"
@@ -333,9 +311,7 @@ def test_doctor_names_a_timeout_with_which_no_worker_starts(
     handler("slow", registry=known, timeout="2h")(_slow)
     monkeypatch.setattr(doctor, "HANDLERS", known)
     given = Settings(database_url="postgresql+psycopg://u@h/x")
-
     found = {each.subject: each for each in doctor._settings(given)}["handlers"]
-
     assert (found.level, found.fact[:40]) == (
         Level.FAIL,
         "timeout of slow is 2h, longer than the h",
@@ -485,13 +461,11 @@ def test_every_verb_has_the_option() -> None:
         for verb, command in leaves().items()
         if not any("--json" in parameter.opts for parameter in command.params)
     }
-
     assert without == EXEMPT
 
 
 def test_every_verb_is_typed_here() -> None:
     typed = {verb_of(shlex.split(line)) for line in TYPED.split("\n") if line}
-
     assert typed | IN_A_FOLDER | IN_A_PROCESS == set(leaves())
 
 
@@ -569,7 +543,6 @@ def test_each_prints_one_document(
             known["batch"] = value["batch_id"]
 
 
-@pytest.mark.test_all
 @pytest.mark.test_all
 def test_the_servers_and_a_drain_print_one_document(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch

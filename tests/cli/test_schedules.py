@@ -13,25 +13,18 @@ from tests.cli.shell import Shell
 DAILY = ("--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
 
 
-@pytest.fixture
-def run(shell: Shell) -> Shell:
-    return shell
-
-
 def next_runs(engine: Engine) -> dict:
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT name, next_run_at FROM task_schedules"))
         return {row.name: row.next_run_at for row in rows}
 
 
-def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eighty_columns_hold_whole_words(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "customers.points.of.the.month.are.granted.every.night"
-    run("schedules", "add", long, "cli.echo", *DAILY)
+    shell("schedules", "add", long, "cli.echo", *DAILY)
     monkeypatch.setenv("COLUMNS", "80")
-
-    lines = run("schedules", "list").stdout.splitlines()
-    wide = run("schedules", "list", "--wide").stdout.splitlines()
-
+    lines = shell("schedules", "list").stdout.splitlines()
+    wide = shell("schedules", "list", "--wide").stdout.splitlines()
     assert len(lines) == len(wide) == 2
     assert max(map(len, lines)) <= 80
     assert re.match(r"^customer\S*…  cli\.echo  cron \S", lines[1])
@@ -39,11 +32,10 @@ def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyP
     assert re.search(rf"^{long}  cli\.echo .* Europe/Berlin  yes +20.*Z", wide[1])
 
 
-def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(run: Shell) -> None:
+def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(shell: Shell) -> None:
     misspelt, known = (
-        run("schedules", "add", name, name, *DAILY) for name in ("cli.ecko", "cli.echo")
+        shell("schedules", "add", name, name, *DAILY) for name in ("cli.ecko", "cli.echo")
     )
-
     assert misspelt.returncode == 0
     assert misspelt.stderr == (
         "TASKS_APP_IMPORTS has no handler cli.ecko. Did you mean cli.echo?"
@@ -52,13 +44,13 @@ def test_a_schedule_of_a_misspelt_name_is_added_with_a_hint(run: Shell) -> None:
     assert known.stderr == ""
 
 
-def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
-    added = run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--overlap", "skip")
-    (listed,) = run.json("schedules", "list")
-    shown = run.json("schedules", "show", "night")
-    table = run("schedules", "list").stdout
-    fields = run("schedules", "show", "night").stdout
-    removed = run("schedules", "remove", "night")
+def test_a_schedule_is_added_listed_shown_and_removed(shell: Shell) -> None:
+    added = shell("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--overlap", "skip")
+    (listed,) = shell.json("schedules", "list")
+    shown = shell.json("schedules", "show", "night")
+    table = shell("schedules", "list").stdout
+    fields = shell("schedules", "show", "night").stdout
+    removed = shell("schedules", "remove", "night")
 
     assert added.returncode == 0
     assert re.fullmatch(
@@ -73,113 +65,71 @@ def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
     assert re.search(r"^night +cli\.echo +cron 30 2 \* \* \* Europe/Berlin +yes ", table, re.M)
     assert "At 02:30 every day" in fields
     assert removed.stdout == "Schedule night was removed. Its tasks stay.\n"
-    assert run.json("schedules", "list") == []
+    assert shell.json("schedules", "list") == []
 
 
-def test_it_is_disabled_and_enabled(run: Shell, engine: Engine) -> None:
-    run("schedules", "add", "often", "t", "--every", "15m")
-
-    assert run("schedules", "disable", "often").stdout.startswith("Paused.")
+def test_it_is_disabled_and_enabled(shell: Shell, engine: Engine) -> None:
+    shell("schedules", "add", "often", "t", "--every", "15m")
+    assert shell("schedules", "disable", "often").stdout.startswith("Paused.")
     assert next_runs(engine) == {"often": None}
-    told = run("schedules", "enable", "often").stdout
+    told = shell("schedules", "enable", "often").stdout
     assert re.fullmatch(r"Resumed, from now on. Next: 20.*Z\n", told)
     assert next_runs(engine)["often"] is not None
 
 
 @pytest.mark.test_all
-def test_it_tells_what_became_of_the_last_task(run: Shell, engine: Engine) -> None:
-    run("schedules", "add", "soon", "cli.echo", "--every", "1h")
+def test_it_tells_what_became_of_the_last_task(shell: Shell, engine: Engine) -> None:
+    shell("schedules", "add", "soon", "cli.echo", "--every", "1h")
     with engine.begin() as connection:
         connection.execute(
             text("""UPDATE task_schedule SET created_at = created_at - interval '1 hour',
                 next_run_at = created_at, look_at = created_at""")
         )
-
-    run.process("work", "--alone", "--drain")
-
-    shown = run.json("schedules", "show", "soon")
+    shell.process("work", "--alone", "--drain")
+    shown = shell.json("schedules", "show", "soon")
     assert (shown["last_outcome"], shown["last_task_state"]) == ("made", "SUCCEEDED")
 
 
-def test_it_is_changed(run: Shell) -> None:
-    run("schedules", "add", "often", "t", "--every", "15m")
-
-    changed = run("schedules", "change", "often", "--every", "1h", "--payload", '{"n": 2}')
-
-    shown = run.json("schedules", "show", "often")
+def test_it_is_changed(shell: Shell) -> None:
+    shell("schedules", "add", "often", "t", "--every", "15m")
+    changed = shell("schedules", "change", "often", "--every", "1h", "--payload", '{"n": 2}')
+    shown = shell.json("schedules", "show", "often")
     assert changed.stdout.startswith("Every 1h, counted from ")
     assert (shown["expression"], shown["payload"]) == ("1h", {"n": 2})
 
 
-def test_a_preview_changes_nothing(run: Shell, engine: Engine) -> None:
-    tried = run("schedules", "preview", *DAILY, "--starts-at", "2030-03-30T12:00Z", "-n", "2")
+def test_a_preview_changes_nothing(shell: Shell, engine: Engine) -> None:
+    tried = shell("schedules", "preview", *DAILY, "--starts-at", "2030-03-30T12:00Z", "-n", "2")
     assert tried.stdout == (
         "At 02:30 every day, by the clocks of Europe/Berlin.\n"
         "2030-03-31 01:00:00Z\n2030-04-01 00:30:00Z\n"
     )
-    run("schedules", "add", "night", "t", *DAILY)
+    shell("schedules", "add", "night", "t", *DAILY)
     before = next_runs(engine)
-
-    shown = run("schedules", "preview", "night")
-
+    shown = shell("schedules", "preview", "night")
     assert len(shown.stdout.splitlines()) == 6
     assert next_runs(engine) == before
 
 
-def test_the_past_is_filled_up_once(run: Shell) -> None:
+def test_the_past_is_filled_up_once(shell: Shell) -> None:
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     span = (str(today - timedelta(days=3)), str(today))
-    run("schedules", "add", "night", "t", "--cron", "0 12 * * *")
-
-    first, second = (run("schedules", "backfill", "night", *span) for _ in range(2))
-
+    shell("schedules", "add", "night", "t", "--cron", "0 12 * * *")
+    first, second = (shell("schedules", "backfill", "night", *span) for _ in range(2))
     assert (first.stdout, second.stdout) == ("3 tasks created\n", "0 tasks created\n")
-    assert len(run.json("list", "--name", "t")) == 3
+    assert len(shell.json("list", "--name", "t")) == 3
 
 
-@pytest.mark.parametrize("verb", ["show", "enable", "disable", "remove", "preview", "change"])
-def test_what_is_not_there_exits_with_1_and_the_next_command(run: Shell, verb: str) -> None:
-    done = run("schedules", verb, "nobody")
-
-    assert done.returncode == 1
-    assert "There is no schedule nobody. Run: tasks-app schedules list" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("add", "s", "t"), "when is not given"),
-        (("add", "s", "t", "--cron", "x"), "cron is 'x'"),
-        (("add", "s", "t", "--every", "1h", "--timezone", "Mars"), "timezone is 'Mars'"),
-        (("add", "s", "t", "--at", "2020-01-01T00:00Z"), "when never comes"),
-        (("add", "s", "t", "--at", "soon"), "an ISO 8601 instant"),
-        (("add", "s", "t", "[1]", "--every", "1h"), "JSON object"),
-        (("add", "s", "t", "--every", "1h", "--missed", "x"), "missed is 'x'"),
-        (("preview",), "Give a name, or --cron"),
-        (("preview", "s", "--every", "1h"), "Give a name, or --cron"),
-        (("backfill", "s", "x", "y"), "an ISO 8601 instant"),
-    ],
-)
-def test_wrong_usage_exits_with_2_and_writes_nothing(
-    run: Shell, engine: Engine, arguments: tuple[str, ...], said: str
-) -> None:
-    done = run("schedules", *arguments)
-
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert said in done.stderr
-    assert next_runs(engine) == {}
-
-
-def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -> None:
-    run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--jitter", "1h")
-    run("schedules", "disable", "night")
-    assert re.search(r"^jitter +1h$", run("schedules", "show", "night").stdout, re.M)
+def test_a_schedule_is_run_now_and_fires_as_before(shell: Shell, engine: Engine) -> None:
+    shell("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--jitter", "1h")
+    shell("schedules", "disable", "night")
+    assert re.search(r"^jitter +1h$", shell("schedules", "show", "night").stdout, re.M)
     before = next_runs(engine)
 
-    made = run.json("schedules", "run", "night")
-    told = run("schedules", "run", "night")
-    task = run.json("show", str(made["id"]))["task"]
-    lines = run.json("audit", "--action", "schedule run")
+    made = shell.json("schedules", "run", "night")
+    told = shell("schedules", "run", "night")
+    task = shell.json("show", str(made["id"]))["task"]
+    lines = shell.json("audit", "--action", "schedule run")
 
     assert (made["name"], made["created"], task["payload"]) == ("night", True, {"n": 1})
     assert "night" in str(task["headers"])
@@ -194,19 +144,19 @@ def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -
             )
         ).all()
     assert [tuple(row) for row in of] == [("night", True)] * 2
-    assert run("schedules", "run", "day").returncode == 1
+    assert shell("schedules", "run", "day").returncode == 1
 
 
-def test_days_off(run: Shell) -> None:
-    run("queues", "calendar", "de", "2030-12-24,2030-12-25")
+def test_days_off(shell: Shell) -> None:
+    shell("queues", "calendar", "de", "2030-12-24,2030-12-25")
     from_the_23rd = ("--cron", "0 7 * * *", "--starts-at", "2030-12-23T00:00Z")
     off = ("--calendar", "de", "--on-day-off", "next_working_day")
 
-    unknown = run("schedules", "add", "day", "cli.echo", *from_the_23rd, "--calendar", "fr")
-    added = run("schedules", "add", "day", "cli.echo", *from_the_23rd, *off)
-    seen = run("schedules", "preview", *from_the_23rd, *off, "-n", "2").stdout
-    shown = run.json("schedules", "show", "day")
-    removed = run("schedules", "change", "day", "--calendar", "")
+    unknown = shell("schedules", "add", "day", "cli.echo", *from_the_23rd, "--calendar", "fr")
+    added = shell("schedules", "add", "day", "cli.echo", *from_the_23rd, *off)
+    seen = shell("schedules", "preview", *from_the_23rd, *off, "-n", "2").stdout
+    shown = shell.json("schedules", "show", "day")
+    removed = shell("schedules", "change", "day", "--calendar", "")
 
     assert "calendar 'fr' does not exist. Allowed: de" in unknown.stderr
     assert "on the next working day after weekends and days of de" in added.stdout

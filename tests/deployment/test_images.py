@@ -61,7 +61,6 @@ def test_promtool_finds_no_fault(arguments: tuple[str, ...]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
-
     done = subprocess.run(
         [promtool, *arguments],
         cwd=DEPLOY / "prometheus",
@@ -69,14 +68,12 @@ def test_promtool_finds_no_fault(arguments: tuple[str, ...]) -> None:
         text=True,
         check=False,
     )
-
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_names_what_is_exported_and_a_page_that_is_there(rule: dict[str, Any]) -> None:
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
-
     assert names_of(rule["expr"]) <= EXPORTED.keys()
     assert not anchor or anchor in anchors(text_of(page))
     assert rule["labels"]["severity"] in {"critical", "warning"}
@@ -85,7 +82,6 @@ def test_an_alert_names_what_is_exported_and_a_page_that_is_there(rule: dict[str
 @pytest.mark.parametrize("name", ["worker", "beat"])
 def test_kubernetes_runs_the_documented_commands_and_probes(name: str) -> None:
     _, container = pod(name)
-
     assert shlex.join(container["command"]) == documented(name)
     probe = container["livenessProbe"]
     assert probe["exec"]["command"] == ["tasks-app", "healthz", "--role", name]
@@ -98,7 +94,6 @@ def test_kubernetes_runs_the_documented_commands_and_probes(name: str) -> None:
 def test_a_pod_of_workers_has_time_to_let_go() -> None:
     spec, container = pod("worker")
     (grace,) = (e["value"] for e in container["env"] if e["name"] == "TASKS_APP_STOP_GRACE")
-
     least = parse_duration(grace).total_seconds() + PATIENCE_S
     assert spec["terminationGracePeriodSeconds"] >= least
 
@@ -106,7 +101,6 @@ def test_a_pod_of_workers_has_time_to_let_go() -> None:
 @pytest.mark.parametrize("name", ["worker", "beat", "metrics", "dashboard"])
 def test_pods_have_few_rights(name: str) -> None:
     spec, container = pod(name)
-
     assert spec["securityContext"] == {"runAsNonRoot": True}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -118,7 +112,6 @@ def test_metrics_are_where_their_readers_look() -> None:
     _, container = pod("metrics")
     (scrape,) = yaml.safe_load(text_of("deploy/prometheus/prometheus.yml"))["scrape_configs"]
     (keda,) = manifests("keda")
-
     assert container["ports"] == [{"containerPort": PORT}]
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": PORT}
     assert scrape["static_configs"] == [{"targets": [f"127.0.0.1:{PORT}"]}]
@@ -144,7 +137,6 @@ def test_systemd_gives_workers_time_to_let_go() -> None:
     worker = unit("tasks-app-worker@")
     (grace,) = re.findall(r"TASKS_APP_STOP_GRACE=(\w+)", worker)
     (stop,) = re.findall(r"TimeoutStopSec=(\d+)", worker)
-
     assert int(stop) >= parse_duration(grace).total_seconds() + PATIENCE_S
     assert "KillMode=mixed" in worker  # the parent tells its children
 
@@ -284,7 +276,6 @@ def test_the_dashboard_is_reached_where_it_listens() -> None:
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     (port,) = container["ports"]
-
     assert container["command"] == ["tasks-app", "dashboard", "--host", "0.0.0.0"]
     assert service["spec"]["ports"] == [{"port": port["containerPort"]}]
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]

@@ -29,6 +29,8 @@ from tests.clock import until
 from tests.docs.reading import PROJECT, text_of
 from tests.releases import NO_INDEX
 
+pytestmark = pytest.mark.test_all
+
 PYPROJECT: dict[str, Any] = tomllib.loads(text_of("pyproject.toml"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
 
@@ -37,10 +39,8 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\[<>=;\s]", requirement, maxsplit=1)[0].lower()
 
 
-@pytest.mark.test_all
 def test_who_runs_tasks_installs_nothing_for_operators() -> None:
     everywhere = {name_of(line) for line in BASE if ";" not in line}
-
     assert not everywhere & {"alembic", "flower", "psutil", "rich"}
 
 
@@ -50,16 +50,13 @@ def needs() -> list[Need]:
     return [need for each in found if isinstance(each, PrivateApi) for need in each.needs]
 
 
-@pytest.mark.test_all
 def test_what_is_not_promised_has_an_upper_bound() -> None:
     packages = {need.path.partition(":")[0].partition(".")[0] for need in needs()}
     bounded = {name_of(line) for line in BASE if "<" in line}
-
     assert packages - bounded == set()
     assert packages >= {"celery", "kombu", "psycopg", "redis", "sqlalchemy"}
 
 
-@pytest.mark.test_all
 def test_nothing_private_is_used_elsewhere() -> None:
     """Names of others that begin with an underscore stand where they are looked at before."""
     marked = [
@@ -76,7 +73,6 @@ def test_nothing_private_is_used_elsewhere() -> None:
     assert [line for line in marked if not allowed.search(line)] == []
 
 
-@pytest.mark.test_all
 def test_no_file_is_empty_by_accident() -> None:
     """As those were that a script had left at the root."""
     listed = subprocess.run(
@@ -86,7 +82,6 @@ def test_no_file_is_empty_by_accident() -> None:
         pytest.skip("this is no checkout")
     files = [PROJECT / name for name in listed.stdout.split("\0") if name]
     empty = [path for path in files if path.is_file() and not path.stat().st_size]
-
     assert [str(path) for path in empty if path.name not in ("__init__.py", "py.typed")] == []
 
 
@@ -143,7 +138,6 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_producer_creates_and_work_runs(environment: dict[str, str], engine: Engine) -> None:
     script = """
@@ -163,7 +157,6 @@ with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session, se
         assert get_task(connection, int(created.stdout)).state == "SUCCEEDED"
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_worker_and_a_beat_run_tasks(
     environment: dict[str, str], engine: Engine, tmp_path: Path
@@ -185,16 +178,13 @@ def test_a_worker_and_a_beat_run_tasks(
     assert "Traceback" not in worker.log() + beat.log()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_the_commands_are_listed(environment: dict[str, str]) -> None:
     shown = run(environment, "-m", "tasks_app", "--help")
-
     assert shown.returncode == 0
     assert "migrate" in shown.stdout
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.parametrize(
     ("command", "extra"),
@@ -202,27 +192,22 @@ def test_the_commands_are_listed(environment: dict[str, str]) -> None:
 )
 def test_a_command_names_its_extra(environment: dict[str, str], command: str, extra: str) -> None:
     done = run(environment, "-m", "tasks_app", command)
-
     assert done.returncode == 2
     assert done.stderr == (
         f"tasks-app {command} needs an extra. Run: pip install 'tasks_app[{extra}]'\n"
     )
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_a_probe_needs_none(environment: dict[str, str]) -> None:
     done = run(environment, "-m", "tasks_app", "healthz", "--role", "worker")
-
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_celerys_flower_names_it(environment: dict[str, str]) -> None:
     done = run(environment, "-m", "celery", "-A", "tasks_app", "flower")
-
     assert done.returncode == 2
     assert done.stderr == "Flower is not installed. Run: pip install 'tasks_app[flower]'\n"
 
@@ -280,7 +265,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_a_task_is_created_and_worked(programs: Path, database_url: str, engine: Engine) -> None:
     hello = PROJECT / "examples" / "hello.py"
@@ -302,7 +286,6 @@ def test_a_task_is_created_and_worked(programs: Path, database_url: str, engine:
     assert task.result == {"said": "Hello, world! This is attempt 1."}
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_celery_loads_the_app(programs: Path) -> None:
     names = [*KEPT]
@@ -311,7 +294,6 @@ def test_celery_loads_the_app(programs: Path) -> None:
         TASKS_APP_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none",
         TASKS_APP_BROKER_URL="redis://127.0.0.1:1/0",
     )  # fmt: skip
-
     assert loaded.stderr == ""
     assert loaded.stdout.split() == [*KEPT.values()]
 
@@ -405,34 +387,26 @@ def is_empty(upgrade: str) -> bool:
     return "op." not in upgrade
 
 
-@pytest.mark.test_all
 def test_autogenerate_leaves_our_tables_alone(shop: Shop) -> None:
     shop.migrate()
-
     without, with_it = shop.generated(""), shop.generated("include_name=include_name")
-
     assert set(dropped(without)) >= TABLES  # and 16 partitions
     assert len(dropped(without)) == len(TABLES) + 16
     assert is_empty(with_it), with_it
 
 
-@pytest.mark.test_all
 def test_models_of_our_tables_are_not_created_anew(shop: Shop) -> None:
     shop.migrate()
-
     assert is_empty(shop.generated(BOTH, MODEL))
 
 
-@pytest.mark.test_all
 def test_it_goes_with_a_filter_of_your_own(shop: Shop) -> None:
     shop.migrate()
     with shop.engine.begin() as connection:
         connection.execute(text("CREATE TABLE legacy_orders (id integer)"))
-
     assert is_empty(shop.generated("include_name=mine"))
 
 
-@pytest.mark.test_all
 def test_in_a_schema_of_its_own_only_ours_is_left_alone(shop: Shop) -> None:
     """Your table in another schema is yours, whatever it is called."""
     ours = {"TASKS_APP_SCHEMA": "jobs"}
@@ -440,9 +414,7 @@ def test_in_a_schema_of_its_own_only_ours_is_left_alone(shop: Shop) -> None:
     with shop.engine.begin() as connection:
         connection.execute(text("CREATE TABLE task_group (id integer)"))
         connection.execute(text("CREATE TABLE jobs.audit (id integer)"))
-
     upgrade = shop.generated("include_name=include_name, include_schemas=True", **ours)
     at_home = shop.generated("include_name=include_name", **ours, SEARCH_PATH="jobs")
-
     assert sorted(dropped(upgrade)) == ["audit", "task_group"]
     assert dropped(at_home) == ["audit"]

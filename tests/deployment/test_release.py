@@ -42,7 +42,6 @@ def without_file(wheel: Path, folder: Path, name: str) -> Path:
 
 def test_wheel_and_sdist_hold_the_package_alone(built: tuple[Path, Path]) -> None:
     own = archives.own_words(PROJECT)
-
     assert [line for each in built for line in archives.findings(each, own)] == []
     assert list(archives.metadata_findings(built)) == []
     assert list(licences.vendored_findings(built[0])) == []
@@ -67,7 +66,6 @@ def test_a_wrong_file_is_found(
     built: tuple[Path, Path], tmp_path: Path, name: str, words: bytes, said: str
 ) -> None:
     changed = with_file(built[0], tmp_path, name, words)
-
     (line,) = archives.findings(changed, {b"/builds/here", b"index.corp"})
     assert said in line
     assert name in line
@@ -79,7 +77,6 @@ def test_a_name_that_only_begins_like_a_place_is_none(
     changed = with_file(
         built[0], tmp_path, "tasks_app/a.py", b"/builds/hereafter and my.index.corp"
     )
-
     assert list(archives.findings(changed, {b"/builds/here", b"index.corp"})) == []
 
 
@@ -88,7 +85,6 @@ def test_a_file_that_is_not_there_is_found(
     built: tuple[Path, Path], tmp_path: Path, name: str
 ) -> None:
     changed = without_file(built[0], tmp_path, name)
-
     assert list(archives.findings(changed, set())) == [f"{changed.name} lacks {name}"]
 
 
@@ -139,7 +135,6 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_version_is_given_to_package_and_changelog(checkout: Path) -> None:
     said = version.give(checkout, "0.2.0", TODAY)
-
     assert 'version = "0.2.0"' in (checkout / "pyproject.toml").read_text()
     assert (
         (checkout / "CHANGELOG.md")
@@ -157,7 +152,6 @@ def test_a_version_is_given_to_package_and_changelog(checkout: Path) -> None:
 )
 def test_a_wrong_version_changes_nothing(checkout: Path, wanted: str, said: str) -> None:
     before = [path.read_text() for path in sorted(checkout.iterdir())]
-
     with pytest.raises(version.RefusedError, match=said):
         version.give(checkout, wanted, TODAY)
     assert [path.read_text() for path in sorted(checkout.iterdir())] == before
@@ -165,16 +159,13 @@ def test_a_wrong_version_changes_nothing(checkout: Path, wanted: str, said: str)
 
 def test_a_release_of_nothing_is_refused(checkout: Path) -> None:
     version.give(checkout, "0.2.0", TODAY)
-
     with pytest.raises(version.RefusedError, match="nothing under Unreleased"):
         version.give(checkout, "0.3.0", TODAY)
 
 
 def test_the_first_release_has_none_before_it(checkout: Path) -> None:
     (checkout / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n- All of it.\n")
-
     version.give(checkout, "0.2.0", TODAY)
-
     changes = (checkout / "CHANGELOG.md").read_text()
     assert changes.endswith("## Unreleased\n\n## [0.2.0] - 2026-12-01\n\n- All of it.\n")
 
@@ -182,7 +173,6 @@ def test_the_first_release_has_none_before_it(checkout: Path) -> None:
 def test_this_checkout_can_be_given_a_version(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "CHANGELOG.md"):
         shutil.copy(PROJECT / name, tmp_path)
-
     assert "999.0" in version.give(tmp_path, "999.0", TODAY)
 
 
@@ -193,7 +183,6 @@ def test_a_clean_environment_has_the_package_and_no_checkout(
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.setenv("TASKS_APP_SCHEMA", "of_the_checkout")
     made = Environment(tmp_path / "environment", built[0], ["otel"])
-
     script = """
 import os, tasks_app, opentelemetry.trace
 print(tasks_app.__file__, [name for name in os.environ if "TASKS_APP" in name])

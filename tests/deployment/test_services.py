@@ -1,4 +1,4 @@
-"""Every service of docker-compose.yml runs outside a container exactly as it is written there."""
+"""The services and roles of docker-compose.yml do outside a container what is written there."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 import yaml
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
 
-from tasks_app import create_task, get_task
+from tasks_app import create_task, get_task, handler
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import parse_duration
-from tasks_app.embedded.servers import Valkey
+from tasks_app.embedded.servers import Postgres, Valkey
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.testing import drain
 from tests.clock import until
 from tests.docs.reading import PROJECT, text_of
-
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(150)]
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(text_of("docker-compose.yml"))["services"]
 SECRETS = {
@@ -126,6 +128,8 @@ def status_of(url: str, *, login: str = "") -> int:
         return 0
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150)
 def test_all_of_them_start_work_and_end_as_written(host: Host, engine: Engine) -> None:
     host.start("migrate")
     assert host.running["migrate"].wait(30) == 0, host.log("migrate")
@@ -154,6 +158,8 @@ def test_all_of_them_start_work_and_end_as_written(host: Host, engine: Engine) -
     assert "hunter2" not in "".join(host.log(name) for name in host.running)
 
 
+@pytest.mark.test_all
+@pytest.mark.timeout(150)
 def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
     """The wheel is built from what .dockerignore lets through, and from nothing else."""
     for line in text_of(".dockerignore").splitlines():
@@ -178,3 +184,77 @@ def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
     ).stdout
     for needed in ("tasks_app/_migrations/env.py", "tasks_app/cli/main.py", "entry_points.txt"):
         assert needed in names
+
+
+NAME, PASSWORD = "tasks_app_roles", "of-this-test"
+FORBIDDEN = (
+    "ALTER TABLE task_pending ADD COLUMN x int",
+    "DROP TABLE task_completed_default",
+    "CREATE TABLE mine (i int)",
+    "UPDATE task_audit SET who = 'x'",
+    "COPY task_pending TO PROGRAM 'cat'",
+    "SELECT pg_read_file('postgresql.conf')",
+    "SET ROLE tasks_app_owner",
+)
+
+
+@pytest.fixture
+def urls(postgres: Postgres) -> Iterator[dict[str, str]]:
+    """The URL of each role, in a database made as Docker makes it."""
+    sql = re.sub(r"(?m)^\\getenv .*$", "", text_of("deploy/docker-roles.sql"))  # as psql does it
+    sql = re.sub(r":'\w+'", f"'{PASSWORD}'", sql)
+    sql = sql.replace("DATABASE tasks_app ", f"DATABASE {NAME} ")
+    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
+    with administrator.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {NAME}"))
+        connection.exec_driver_sql(sql)
+    url = make_url(postgres.url_of(NAME))
+    yield {
+        role: url.set(username=f"tasks_app_{role}", password=PASSWORD).render_as_string(
+            hide_password=False
+        )
+        for role in ("owner", "worker")
+    }
+    with administrator.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {NAME} WITH (FORCE)"))
+        connection.execute(text("DROP ROLE tasks_app_owner, tasks_app_worker"))
+    administrator.dispose()
+
+
+def shell(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tasks_app", *arguments],
+        env={"TASKS_APP_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.test_all
+def test_the_worker_runs_tasks_and_is_neither_owner_nor_superuser(urls: dict[str, str]) -> None:
+    assert shell(urls["owner"], "migrate").returncode == 0
+    granted = shell(urls["owner"], "grants", "worker", "--role", "tasks_app_worker", "--apply")
+    assert granted.stdout == "tasks_app_worker now has the rights of a worker\n", granted.stderr
+    registry = Registry()
+    handler("t", registry=registry)(lambda ctx: None)
+    worker = create_engine(urls["worker"])
+    with worker.begin() as connection:
+        task_id = create_task(connection, "t")
+
+    drain(Settings(database_url=urls["worker"]), registry=registry, queues=["default"])
+
+    with worker.connect() as connection:
+        query = text("SELECT state FROM task_completed WHERE id = :id")
+        assert connection.execute(query, {"id": task_id}).scalar() == "SUCCEEDED"
+        for statement in FORBIDDEN:
+            with pytest.raises(ProgrammingError, match=r"denied|must be owner"):
+                connection.execute(text(statement))
+            connection.rollback()
+    worker.dispose()
+    worse = shell(urls["worker"], "grants", "admin", "--role", "tasks_app_worker", "--apply")
+    nobody = shell(urls["owner"], "grants", "admin", "--role", "nobody", "--apply")
+    assert (worse.returncode, nobody.returncode) == (2, 2)
+    assert "Only the owner of the tables can grant this" in worse.stderr
+    assert "There is no role nobody" in nobody.stderr

@@ -169,14 +169,12 @@ def test_beats_outlive_the_database_and_then_scan(house: House, postgres) -> Non
     beats = [house.beat(), house.beat()]
     worker = house.worker()
     leader(house, beats)
-
     postgres.kill()
     for beat in beats:
         beat.says("failed 1 times in a row", 30)
     postgres.start()
     house.engine.dispose()
     until(lambda: again(house), 30)
-
     assert all(process.alive for process in (*beats, worker))
     assert house.over(house.create("ok", 10), 60) == {"SUCCEEDED": 10}
 

@@ -63,13 +63,11 @@ def test_nine_small_tenants_wait_at_most_three_times_as_long_beside_a_big_one(
     share(engine)
     line.turn()
     nine = {f"small{n}": EACH for n in range(NINE)}
-
     alone_s, alone = waits(line, set(fill(engine, **nine)))
     with engine.begin() as connection:
         create_tasks(connection, [NewTask("t", None, {"fair_key": "big"})] * BIG)
     line.turn()
     beside_s, beside = waits(line, set(fill(engine, **nine)))
-
     print(f"\np99 alone {alone_s:.2f} s, after {alone} tasks; beside {beside_s:.2f} s, {beside}")
     assert beside <= 3 * alone
     assert beside_s <= 3 * alone_s
@@ -251,9 +249,7 @@ def test_limits_inside_a_message_hit_only_their_own_tasks(house: House, tmp_path
     house.beat(TASKS_APP_LEASE="30s")
     ids = {name: house.create(name)[0] for name in CAUSES}
     neighbours = [*house.create("ok", 60), *house.create("plain", 20)]
-
     states = house.over([*ids.values(), *neighbours], 60)
-
     assert states == {"FAILED": 4, "SUCCEEDED": 80}
     assert {name: house.attempts(i)[-1].kind for name, i in ids.items()} == CAUSES
     assert house.sql(CHARGED) == 0

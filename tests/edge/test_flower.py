@@ -153,10 +153,8 @@ def test_its_revoke_button_cancels_a_waiting_and_a_running_task(
 ) -> None:
     (waiting,), (running,) = house.create("fine", payload={}, delay="1h"), house.create("patient")
     until(lambda: shown(flower).get(str(running)) == ("patient", "STARTED"), 20)
-
     flower.ask(f"/api/task/revoke/{waiting}", "POST")
     flower.ask(f"/api/task/revoke/{running}?terminate=true", "POST")
-
     assert house.over([waiting, running], 10) == {"CANCELLED": 2}
     until(lambda: shown(flower).get(str(waiting)) == ("fine", "REVOKED"), 10)
     until(lambda: shown(flower).get(str(running)) == ("patient", "REVOKED"), 10)

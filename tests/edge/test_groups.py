@@ -19,6 +19,8 @@ from tests.clock import until
 from tests.edge.gated_runs import Workers
 from tests.runtime.alerts.hook import Hook, listening
 
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
+
 GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "20")), 50
 ROWS, TASKS = 20_000, 4
 KINDS = ("plain", "effects", "writes", "async")
@@ -70,8 +72,6 @@ def many(connection: Connection, statement: str) -> dict:
     return dict(connection.execute(text(statement)).all())
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(3600, method="thread")
 def test_each_callback_is_called_once_while_workers_are_killed(
     engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
@@ -118,8 +118,6 @@ def test_each_callback_is_called_once_while_workers_are_killed(
         assert (succeeded, failed) == (OF_GROUP - fails, int(fails))
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(3600, method="thread")
 def test_each_row_of_a_long_way_is_seen_once_while_workers_are_killed(
     engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
@@ -205,8 +203,6 @@ def once(*keys: str) -> dict[tuple[str, str], int]:
     return {(status, key): 1 for key in keys for status in ("firing", "resolved")}
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_worker_and_beat_are_killed(
     house: House, hook: Hook, spans: dict[str, str], worker: CeleryProcess
 ) -> None:
@@ -225,8 +221,6 @@ def test_worker_and_beat_are_killed(
     assert quiet(house, hook) == once("workers", "scan")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_a_beat_that_is_killed_is_no_alert_while_a_worker_stands_in(
     house: House, hook: Hook, worker: CeleryProcess
 ) -> None:
@@ -234,15 +228,12 @@ def test_a_beat_that_is_killed_is_no_alert_while_a_worker_stands_in(
     beat.signal_all(signal.SIGKILL)
     standby = "SELECT 1 FROM task_lease WHERE name = 'scan' AND rank = 1 AND held_until > now()"
     until(lambda: house.sql(standby), 30, "a worker that stands in")
-
     assert quiet(house, hook) == {}
     waits = "SELECT sending_until - opened_at > '4 min' FROM task_alert WHERE closed_at IS NULL"
     assert house.sql(waits)
     assert worker.alive
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(600, method="thread")
 def test_errors_in_numbers_and_a_held_snapshot(
     house: House, hook: Hook, spans: dict[str, str], worker: CeleryProcess
 ) -> None:

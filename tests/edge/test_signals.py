@@ -130,9 +130,7 @@ def test_the_task_is_let_go(
     worker = start(*arguments, config=config, **more)
     task_id = hold(house, worker)
     began = time.monotonic()
-
     send(house, worker, *signals, group=group)
-
     assert status_of(worker) in ((0, 1) if status is None else (status,))
     assert time.monotonic() - began < SOON_S
     assert row(house, task_id) == ("PENDING", 1, 0, 0)
@@ -153,9 +151,7 @@ def test_the_task_may_end(
     worker = start(*arguments)
     (task_id,) = house.create("slow", payload={"seconds": 3.0}, queue=QUEUE)
     until(lambda: house.sql(RUNNING))
-
     send(house, worker, *signals, group=group)
-
     assert status_of(worker) == status
     assert row(house, task_id) == ("SUCCEEDED", 1, 0, 0)
 
@@ -184,9 +180,7 @@ def test_a_child_that_is_terminated_alone_lets_go_and_is_replaced(
     worker = start(children=1)
     task_id = hold(house, worker)
     (child,) = [p for p in worker.children() if p.is_running()]
-
     child.send_signal(TERM)
-
     until(lambda: row(house, task_id) == ("RUNNING", 2, 0, 1), 20)  # who terminates one child?
     assert worker.alive
     assert child.pid not in {p.pid for p in worker.children()}
@@ -198,9 +192,7 @@ def test_whoever_never_lets_other_threads_run_is_killed_and_charges_nobody(
     """An idle sibling gives its task back, after the kill."""
     worker = start()
     task_id = hold(house, worker, "stop.selfish")
-
     os.kill(worker.pid, QUIT)
-
     assert status_of(worker) == 0
     assert "it does not let go" in worker.log()
     assert row(house, task_id) == ("PENDING", 1, 0, 0)
@@ -215,9 +207,7 @@ def test_a_database_that_is_away_holds_nobody_up(house: House, start: Start) -> 
         until(lambda: house.sql(RUNNING))
         proxy.refusing = True
         proxy.cut()
-
         os.kill(worker.pid, TERM)
-
         assert status_of(worker) == 0
     assert row(house, task_id) == ("RUNNING", 1, 0, 0)
 
@@ -243,11 +233,9 @@ def test_work_lets_go_of_its_tasks(house: House, signals, more, *, group: bool) 
     ids = [house.create("stop.free", payload={"on": "work"})[0] for _ in range(2)]
     parent = work(house, **more)
     until(lambda: house.sql(RUNNING) == 2, 20)
-
     for nth, number in enumerate(signals):
         if nth:
             until(lambda: house.sql(DRAINS))
         (os.killpg if group else os.kill)(parent.pid, number)
-
     assert parent.wait(SOON_S) == 0
     assert [row(house, i) for i in ids] == [("PENDING", 1, 0, 0)] * 2

@@ -59,18 +59,15 @@ def test_nothing_runs_in_a_new_folder(new_folder: Path) -> None:
 def test_others_read_the_urls_while_it_runs_only(folder: Path) -> None:
     with Stack(folder) as stack:
         assert read_urls(folder) == stack.urls
-
     assert read_urls(folder) is None
 
 
 def test_a_second_owner_is_refused_and_told_what_to_do(stack: Stack) -> None:
     refusal = rf"Process {os.getpid()} already runs .* `tasks-app down`, or name another"
-
     with pytest.raises(AlreadyOwnedError, match=refusal):
         Stack(stack.folder).up()
     with pytest.raises(EmbeddedError, match=refusal):
         up(stack.folder)
-
     assert stack.running
     assert read_urls(stack.folder) == stack.urls
 
@@ -78,13 +75,11 @@ def test_a_second_owner_is_refused_and_told_what_to_do(stack: Stack) -> None:
 def test_down_does_not_end_a_process_that_is_no_supervisor(stack: Stack) -> None:
     with pytest.raises(EmbeddedError, match=f"inside process {os.getpid()}"):
         down(stack.folder)
-
     assert stack.running
 
 
 def test_a_detached_supervisor_serves_until_down(new_folder: Path) -> None:
     urls = up(new_folder)
-
     assert urls == read_urls(new_folder)
     assert urls is not None
     assert sql(urls.database, "SELECT 1") == 1
@@ -100,7 +95,6 @@ def test_of_two_at_once_one_serves(folder: Path) -> None:
     with ThreadPoolExecutor() as pool:
         ends = [pool.submit(up, folder) for _ in range(2)]
     failures = [error for error in (end.exception() for end in ends) if error]
-
     assert len(failures) == 1
     assert re.search(r"Process \d+ already runs the servers", str(failures[0]))
     urls = read_urls(folder)
@@ -110,10 +104,8 @@ def test_of_two_at_once_one_serves(folder: Path) -> None:
 
 def test_a_supervisor_that_cannot_start_says_why(folder: Path) -> None:
     spoil(folder / "valkey")
-
     with pytest.raises(EmbeddedError, match=r"Valkey did not start: .*AOF MANIFEST"):
         up(folder)
-
     assert read_urls(folder) is None
     assert down(folder) is False
 
@@ -121,10 +113,8 @@ def test_a_supervisor_that_cannot_start_says_why(folder: Path) -> None:
 def test_the_supervisor_restarts_servers_that_were_killed(folder: Path) -> None:
     before = up(folder)
     killed = pids(state_of(folder))
-
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-
     until(lambda: not set(killed) & set(pids(state_of(folder))))
     assert read_urls(folder) == before
     assert before is not None
@@ -157,9 +147,7 @@ def test_servers_do_not_outlive_a_killed_supervisor(
 ) -> None:
     up(folder)
     state = state_of(folder)
-
     os.kill(state.owner, signal.SIGKILL)
-
     then(folder)
     until(lambda: all(has_ended(pid) for pid in pids(state)))
     until(lambda: read_urls(folder) is None)
@@ -173,7 +161,6 @@ def test_servers_do_not_outlive_a_killed_owner_that_started_them_in_a_thread(fol
         state = state_of(folder)
         assert not any(has_ended(pid) for pid in pids(state))
         owner.kill()
-
     until(lambda: all(has_ended(pid) for pid in pids(state)))
 
 
@@ -182,10 +169,8 @@ def test_after_kill_9_of_the_supervisor_up_finds_the_data(folder: Path) -> None:
     assert before is not None
     sql(before.database, "CREATE TABLE kept AS SELECT 1 AS one")
     broker(before.broker, "SET", "kept", "1")
-
     os.kill(state_of(folder).owner, signal.SIGKILL)
     after = up(folder)
-
     assert after == before
     assert sql(before.database, "SELECT one FROM kept") == 1
     assert broker(before.broker, "GET", "kept") == "1"
@@ -214,8 +199,6 @@ def test_a_reused_process_id_in_a_stale_pid_file_is_no_obstacle(folder: Path) ->
 def test_an_interrupted_initdb_is_begun_anew(new_folder: Path) -> None:
     (new_folder / "pg" / "draft-1").mkdir(parents=True)
     (new_folder / "pg" / "draft-1" / "PG_VERSION").write_text("18\n")
-
     with Postgres(new_folder) as postgres:
         assert sql(postgres.url, "SELECT 1") == 1
-
     assert not list((new_folder / "pg").glob("draft-*"))

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @pytest.mark.test_all
 def test_both_answer_and_say_what_they_are(stack: Stack) -> None:
     postgres, valkey = stack.started
-
     assert sql(stack.urls.database, "SHOW server_version").startswith(postgres.version)
     assert broker(stack.urls.broker, "PING") in {True, "PONG"}
     assert str(postgres).startswith(f"PostgreSQL {postgres.version} ready in ")
@@ -96,7 +95,6 @@ def test_data_survives_down_and_up(folder: Path) -> None:
         before = stack.urls
         sql(before.database, "CREATE TABLE kept AS SELECT 'żółw' AS word")
         broker(before.broker, "SET", "kept", "żółw")
-
     with Stack(folder) as stack:
         assert stack.urls == before
         assert sql(before.database, "SELECT word FROM kept") == "żółw"
@@ -128,10 +126,8 @@ def test_data_survives_kill_9_of_both_servers(folder: Path) -> None:
 def test_a_restart_keeps_the_address(folder: Path) -> None:
     with Postgres(folder) as postgres:
         before, started = postgres.url, postgres.started
-
         postgres.stop()
         postgres.start()
-
         assert postgres.url == before
         assert postgres.started != started
         assert sql(postgres.url, "SELECT 1") == 1
@@ -141,10 +137,8 @@ def test_a_restart_keeps_the_address(folder: Path) -> None:
 def test_without_persistence_every_start_of_valkey_is_empty(new_folder: Path) -> None:
     with Valkey(new_folder, persist=False) as valkey:
         broker(valkey.url, "SET", "lost", "1")
-
         valkey.stop()
         valkey.start()
-
         assert broker(valkey.url, "GET", "lost") is None
 
 
@@ -152,7 +146,6 @@ def test_without_persistence_every_start_of_valkey_is_empty(new_folder: Path) ->
 def test_a_taken_port_is_left_to_its_holder(new_folder: Path) -> None:
     with Valkey(new_folder) as valkey:
         port = valkey.port
-
     with socket.create_server(("127.0.0.1", port)), Valkey(new_folder) as valkey:
         assert valkey.port != port
         assert broker(valkey.url, "PING") in {True, "PONG"}
@@ -164,7 +157,6 @@ def test_servers_on_the_standard_ports_do_not_matter(folder: Path) -> None:
         for port in (5432, 6379):
             with suppress(OSError):  # taken already: all the better
                 sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-
         with Stack(folder) as stack:
             assert sql(stack.urls.database, "SELECT 1") == 1
             assert broker(stack.urls.broker, "PING") in {True, "PONG"}
@@ -180,7 +172,6 @@ def test_settings_of_the_surroundings_do_not_matter(
             surroundings.setenv(name, value)
         postgres = Postgres(new_folder)
         postgres.start()
-
     assert sql(postgres.url, "SELECT 1") == 1
     postgres.stop()
 
@@ -197,7 +188,6 @@ def test_any_name_of_a_folder_works(new_folder: Path, name: str) -> None:
 def test_a_temporary_stack_leaves_no_trace() -> None:
     with temporary() as stack:
         assert sql(stack.urls.database, "SELECT 1") == 1
-
     assert not stack.running
     assert not stack.folder.exists()
     assert not any(os.path.exists(started.data) for started in stack.started)  # noqa: PTH110
@@ -206,7 +196,6 @@ def test_a_temporary_stack_leaves_no_trace() -> None:
 @pytest.mark.test_all
 def test_a_server_that_does_not_start_says_why(new_folder: Path) -> None:
     spoil(new_folder / "valkey")
-
     with pytest.raises(EmbeddedError, match=r"Valkey did not start: .*AOF MANIFEST"):
         Valkey(new_folder).start()
 
@@ -255,9 +244,7 @@ def test_a_normal_user_can_run_everything(new_folder: Path) -> None:
     if python is None:
         pytest.skip("NOT TESTED as a normal user: `nobody` can run no Python of this version")
     shutil.chown(new_folder, "nobody")
-
     result = subprocess.run([python, "-c", A_NORMAL_USER, new_folder], check=False, **as_nobody())
-
     assert result.stdout == "done\n", result.stderr
 
 
@@ -280,11 +267,9 @@ def test_data_moves_beside_a_folder_that_is_closed_to_them(
     new_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     new_folder.chmod(0o700)
-
     with Stack(new_folder) as stack:
         assert sql(stack.urls.database, "SELECT 1") == 1
         assert not any(started.data.startswith(str(new_folder)) for started in stack.started)
-
     assert f"cannot enter {new_folder}" in caplog.text
 
 
@@ -292,10 +277,8 @@ def test_data_moves_beside_a_folder_that_is_closed_to_them(
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_a_folder_that_belongs_to_a_user_keeps_its_owner(new_folder: Path) -> None:
     shutil.chown(new_folder, "daemon")
-
     with Stack(new_folder) as stack:
         owners = {psutil.Process(pid).username() for pid in pids(stack)}
-
     assert owners == {"daemon"}
 
 
@@ -310,7 +293,6 @@ def test_programs_out_of_reach_are_copied(
         if (SITE / name).exists():
             shutil.copytree(SITE / name, tmp_path / name, ignore=unneeded)
     monkeypatch.syspath_prepend(tmp_path)
-
     with Stack(folder) as stack:
         assert sql(stack.urls.database, "SELECT 1") == 1
         for pid in pids(stack):
@@ -332,20 +314,16 @@ def lock(tmp_path: Path) -> FolderLock:
 @pytest.mark.test_all
 def test_it_excludes_others_until_it_is_released(lock: FolderLock, tmp_path: Path) -> None:
     second = FolderLock(tmp_path)
-
     with pytest.raises(AlreadyOwnedError):
         second.acquire()
     lock.release()
     second.acquire()
-
     second.release()
 
 
 def test_others_read_what_its_holder_published(lock: FolderLock, tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
-
     lock.publish(STATE)
-
     assert read_state(tmp_path) == read_state(tmp_path) == STATE
     lock.release()
     assert read_state(tmp_path) is None
@@ -354,10 +332,8 @@ def test_others_read_what_its_holder_published(lock: FolderLock, tmp_path: Path)
 def test_who_watches_servers_of_a_dead_owner_is_no_owner(lock: FolderLock, tmp_path: Path) -> None:
     lock.publish(STATE)
     watcher = os.dup(lock.descriptor)
-
     os.close(lock._exclusive)  # as at its death, and so the other one
     os.close(lock.descriptor)
-
     assert read_state(tmp_path) is None
     os.close(watcher)
 
@@ -368,9 +344,7 @@ def test_a_child_does_not_keep_it_when_it_is_released(lock: FolderLock, tmp_path
     command, keep = [sys.executable, "-c", "input()"], [lock.descriptor]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=keep) as child:
         lock.release()
-
         lock.acquire()
-
         child.communicate(b"\n")
     lock.release()
 

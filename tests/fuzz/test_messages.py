@@ -23,6 +23,8 @@ from tests.clock import until
 from tests.factory import as_json, claimer
 from tests.fuzz.forgery import Forger, Oddities
 
+pytestmark = [pytest.mark.test_all, pytest.mark.timeout(900, method="thread")]
+
 LISTS = ("tasks_app:default", "tasks_app:tasks_app")
 """Our queues, as kombu names their lists."""
 STRANGERS = (0, -1, -(2**63), 2**63 - 1, 2**62, 2**63, 10**30)
@@ -51,8 +53,6 @@ def picture(house: House, ids: list[int]) -> Any:
     )
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(900, method="thread")
 def test_forged_messages_run_nothing_and_kill_nobody(
     house: House, dice: random.Random, count: int, tmp_path: Path
 ) -> None:
@@ -91,8 +91,6 @@ def test_forged_messages_run_nothing_and_kill_nobody(
     print(f"{count} forged messages among {len(due)} due tasks: each ran once, nobody died")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(900, method="thread")
 def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random) -> None:
     """Else the test above would prove nothing."""
     house.worker("-Q", "lonely")
@@ -101,12 +99,9 @@ def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random
     with redis.Redis.from_url(house.environment()["TASKS_APP_BROKER_URL"]) as client:
         message = Forger(dice, [task_id], Path("nowhere")).honest([task_id])
         client.lpush("tasks_app:lonely", message.replace(b'"default"', b'"lonely"'))
-
     assert house.over([task_id], 10) == {"SUCCEEDED": 1}
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(900, method="thread")
 def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     house: House, tmp_path: Path
 ) -> None:
@@ -116,9 +111,7 @@ def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
     house.beat(TASKS_APP_SCAN_INTERVAL="200ms")
     app = Celery(broker=house.environment()["TASKS_APP_BROKER_URL"], set_as_current=False)
     app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
-
     app.control.broadcast("shutdown")
-
     assert hears.wait(30) == 0
     assert house.over(house.create("ok", 5, queue="deaf")) == {"SUCCEEDED": 5}
     assert deaf.alive
@@ -128,7 +121,6 @@ def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
 BATCH = 500
 
 
-@pytest.mark.test_all
 def test_each_payload_is_refused_with_its_path_or_read_back_equal_among_hundreds(
     engine: Engine, dice: random.Random, count: int
 ) -> None:

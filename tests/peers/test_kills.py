@@ -124,7 +124,6 @@ def test_rq_fails_the_job_or_retries_it_at_a_later_maintenance(
     begin += "queue = Queue(connection=Redis.from_url(os.environ['REDIS']))\n"
     shop.run(f"{begin}queue.enqueue('shop.sitting.sit', job_id='sits', retry={retry})")
     kill_while_it_runs(shop, "-m", "rq.cli", "worker", "--url", shop.environment["REDIS"])
-
     look = "print(queue.fetch_job('sits').get_status().value)\n"
     assert shop.run(begin + look) == "started\n"
     clean = "import time\nqueue.started_job_registry.cleanup(time.time() + 1_000_000)\n"
@@ -168,7 +167,6 @@ def test_pgqueuer_runs_the_job_again_when_its_heartbeat_is_old_and_deletes_a_fai
     ended = ["0", "fail exception", "sit successful"]
     with shop.serving("-m", "shop.jobs", "continuous"):
         until(lambda: shop.run(look).splitlines() == ended, 30, "the end of both")
-
     assert runs(shop) == 2
 
 

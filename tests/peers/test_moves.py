@@ -25,6 +25,8 @@ from tests.peers.environments import programs_of
 from tests.peers.preludes import THEIRS
 from tests.peers.shops import KINDS, Shop, handlers_of
 
+pytestmark = pytest.mark.timeout(300, method="thread")
+
 BEFORE, AFTER = blocks(text_of("docs/from/django-celery-outbox.md"), "python")
 SETTINGS = """
 import os
@@ -72,7 +74,6 @@ def shop(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_both_ways_of_buying_write_in_the_open_block(shop: Shop) -> None:
     said = shop.run(
         SET_UP
@@ -152,7 +153,6 @@ def test_both_new_ways_create_tasks_that_run(
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_the_way_before_is_theirs(orders: str) -> None:
     buying = f"import json\n{BEFORE_OF_MOVE_FROM_PGQUEUER}\nawait buy(connection, queries, 1)"
     counted = "assert await connection.fetchval('SELECT count(*) FROM pgqueuer') == 2"
@@ -209,7 +209,6 @@ def shop_of_move_from_procrastinate(engine: Engine, stack: Stack, tmp_path: Path
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_three_tasks_move_one_by_one_while_both_run(shop_of_move_from_procrastinate: Shop) -> None:
     expected: dict[tuple[str, int], str] = {}
 
@@ -233,11 +232,9 @@ def test_three_tasks_move_one_by_one_while_both_run(shop_of_move_from_procrastin
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_a_rollback_takes_both_systems_tasks_with_it(shop_of_move_from_procrastinate: Shop) -> None:
     buying = BUYING.format(orders=[1], moved=KINDS[:1], left=KINDS[1:])
     shop_of_move_from_procrastinate.run(f"{buying}            raise psycopg.Rollback\n")
-
     counted = shop_of_move_from_procrastinate.run(
         "import psycopg\nwith psycopg.connect() as connection: print("
         "connection.execute('SELECT (SELECT count(*) FROM procrastinate_jobs)"
@@ -247,7 +244,6 @@ def test_a_rollback_takes_both_systems_tasks_with_it(shop_of_move_from_procrasti
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_the_guides_ways_of_buying_do_what_they_say(shop_of_move_from_procrastinate: Shop) -> None:
     shop_of_move_from_procrastinate.write(handlers=HANDLER_OF_MOVE_FROM_PROCRASTINATE)
     shop_of_move_from_procrastinate.run(
@@ -306,7 +302,6 @@ def shop_of_move_from_rq(engine: Engine, stack: Stack, tmp_path: Path) -> Shop:
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_three_jobs_move_one_by_one_while_both_run(shop_of_move_from_rq: Shop) -> None:
     worker = (
         "-m",
@@ -336,7 +331,6 @@ def test_three_jobs_move_one_by_one_while_both_run(shop_of_move_from_rq: Shop) -
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(
     shop_of_move_from_rq: Shop,
 ) -> None:
@@ -371,7 +365,6 @@ def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
 def test_the_guides_ways_of_buying_do_what_they_say_in_move_from_rq(
     shop_of_move_from_rq: Shop,
 ) -> None:

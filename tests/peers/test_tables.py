@@ -34,7 +34,6 @@ def test_our_column_runs(page: str, engine: Engine, monkeypatch: pytest.MonkeyPa
     with Session(engine) as session:
         names: dict[str, Any] = {"__name__": "guide", "session": session}
         errors = asyncio.run(play.try_all(OURS + MORE_OF_OURS.get(page, ""), snippets, names))
-
     assert len(snippets) > 10
     assert errors == {}
 
@@ -88,14 +87,12 @@ def test_their_commands_exist_with_their_options(page: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("page", PAGES)
 def test_a_guide_is_about_the_version_that_it_was_tried_with(page: str) -> None:
     [named] = re.findall(r"^Read: \S+ ([\d.]+\d),", text_of(f"docs/from/{page}.md"), re.MULTILINE)
-
     assert named == version_of(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_guide_says_who_should_not_move_and_what_is_lost(page: str) -> None:
     guide = text_of(f"docs/from/{page}.md")
-
     assert 10 <= len(table_of(page)) <= 25
     assert "**Move**" in guide
     assert "**Stay**" in guide
@@ -105,7 +102,6 @@ def test_a_guide_says_who_should_not_move_and_what_is_lost(page: str) -> None:
 
 def test_every_guide_is_in_the_contents() -> None:
     contents = text_of("docs/from/README.md")
-
     assert all(f"({page}.md)" in contents for page in (*PAGES, "celery"))
 
 

@@ -7,7 +7,7 @@ from dev.torture.mutants.change import mutant
 LIMITS = "tests/broker/test_config.py::test_"
 LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
 POOLS = "tests/broker/test_two_pools.py::"
-REFUSALS = "tests/broker/test_celery_refusals.py::test_"
+REFUSALS = "tests/broker/test_celery_settings.py::test_"
 SETTINGS = "tests/broker/test_celery_settings.py::test_"
 
 BROKER = (

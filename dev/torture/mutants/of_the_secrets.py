@@ -162,7 +162,7 @@ SECRETS = (
         "tasks_app/runtime/encryption/values.py",
         "else rules.value(task.name, value)",
         "else value",
-        "tests/cli/test_masking.py::test_show_and_list_hide_it_and_older_errors_that_quote_it",
+        "tests/cli/test_hidden_values.py::test_show_and_list_hide_it_and_older_errors_that_quote_it",
     ),
     mutant(
         "masks: older texts",
@@ -170,6 +170,6 @@ SECRETS = (
         "tasks_app/runtime/api/tasks.py",
         "    if rules and found:",
         "    if rules and not found:",
-        "tests/cli/test_masking.py::test_texts_that_were_stored_before_the_rule_are_hidden_too",
+        "tests/cli/test_hidden_values.py::test_texts_that_were_stored_before_the_rule_are_hidden_too",
     ),
 )

@@ -107,7 +107,6 @@ def test_all_tasks_of_an_app_are_taken_but_celerys_and_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run_from_pool(app)
-
     assert {"office.file", "office.limited"} <= set(HANDLERS.names)
     assert not [name for name in HANDLERS.names if name.startswith(("celery.", "tasks_app."))]
     assert "office.limited runs without" in caplog.text
@@ -117,13 +116,11 @@ def test_all_tasks_of_an_app_are_taken_but_celerys_and_ours(
 def test_taking_them_twice_is_harmless() -> None:
     run_from_pool(app, file)
     run_from_pool(app)
-
     assert HANDLERS.names.count("office.file") == 1
 
 
 def test_a_handler_of_the_same_name_is_a_conflict() -> None:
     handler("office.limited")(lambda ctx: None)
-
     with pytest.raises(HandlerError, match=r"office\.limited is handled by"):
         run_from_pool(limited)
 
@@ -171,7 +168,6 @@ def test_an_import_error_inside_of_the_app_comes_out_as_it_is(
 ) -> None:
     (tmp_path / "office_broken.py").write_text("import not_installed_here\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
         load_tasks(Settings(celery_app="office_broken"))
 
@@ -210,9 +206,7 @@ def test_a_worker_without_a_broker_runs_them_too(
 
 def test_a_retry_waits_as_it_says_and_is_charged(pool: Pool) -> None:
     pool.does(lambda self: self.retry(countdown=600, exc=ValueError("busy")))
-
     task = pool.run()
-
     assert (task.state, task.failures, task.max_attempts) == ("PENDING", 1, 4)
     assert 590 < pool.wait_s() <= 600
     with pool.engine.connect() as connection:
@@ -222,9 +216,7 @@ def test_a_retry_waits_as_it_says_and_is_charged(pool: Pool) -> None:
 
 def test_without_a_countdown_the_tasks_own_delay_counts(pool: Pool) -> None:
     pool.does(lambda self: self.retry())
-
     pool.run()
-
     assert 170 < pool.wait_s() <= 180
 
 
@@ -232,17 +224,13 @@ def test_without_a_countdown_the_tasks_own_delay_counts(pool: Pool) -> None:
 def test_a_retry_at_a_moment_waits_until_then(pool: Pool, aware: bool) -> None:
     when = datetime.now(UTC) + timedelta(minutes=5)
     pool.does(lambda self: self.retry(eta=when if aware else when.replace(tzinfo=None)))
-
     pool.run()
-
     assert 280 < pool.wait_s() <= 300
 
 
 def test_a_limit_of_the_row_holds_beside_the_tasks_own(pool: Pool) -> None:
     pool.does(lambda self: self.retry(countdown=0))
-
     task = pool.run(max_attempts=2)
-
     assert (task.state, task.failures, seen) == ("FAILED", 2, [0, 1])
 
 
@@ -252,9 +240,7 @@ def test_after_a_requeue_retries_count_from_nothing(pool: Pool) -> None:
     task = pool.run()
     with pool.engine.begin() as connection:
         requeue_task(connection, task.id)
-
     pool.drain()
-
     assert (pool.task(task.id).state, seen) == ("FAILED", [0, 1, 2, 3] * 2)
     assert "MaxRetriesExceededError" in (pool.task(task.id).error or "")
 
@@ -264,9 +250,7 @@ def test_reject_with_requeue_comes_back_uncharged(pool: Pool) -> None:
         raise Reject("busy", requeue=True)
 
     pool.does(reject)
-
     task = pool.run()
-
     assert (task.state, task.failures) == ("PENDING", 0)
     assert 0 < pool.wait_s() <= 1
 
@@ -278,7 +262,6 @@ def test_a_retry_that_was_only_raised_comes_back(pool: Pool) -> None:
         raise Retry("later", when=60)
 
     pool.does(retry)
-
     assert (pool.run().state, 50 < pool.wait_s() <= 60) == ("PENDING", True)
 
 
@@ -287,7 +270,6 @@ def test_our_own_endings_can_be_raised(pool: Pool) -> None:
         raise Snooze("1h")
 
     pool.does(snooze)
-
     assert (pool.run().state, pool.wait_s() > 3000) == ("PENDING", True)
 
 
@@ -298,17 +280,13 @@ def test_changed_arguments_stay_changed_after_a_requeue(pool: Pool) -> None:
         return n
 
     pool.does(count)
-
     task = pool.run(1)
-
     assert (task.result, task.payload) == (3, {"args": [3], "kwargs": {}})
 
 
 def test_arguments_that_are_no_json_fail_the_retry(pool: Pool) -> None:
     pool.does(lambda self: self.retry(args=({1},), countdown=0))
-
     task = pool.run()
-
     assert task.state == "FAILED"
     assert "payload.args[0] is of type set" in (task.error or "")
 
@@ -324,22 +302,18 @@ def test_arguments_that_are_no_json_fail_the_retry(pool: Pool) -> None:
 )
 def test_what_only_messages_can_do_fails_and_says_so(pool: Pool, deed: Any, said: str) -> None:
     pool.does(deed)
-
     task = pool.run()
-
     assert (task.state, task.failures) == ("FAILED", 1)
     assert said in (task.error or "")
 
 
 def test_arguments_that_do_not_fit_fail_at_once(pool: Pool) -> None:
     pool.does(lambda self: None)
-
     assert "TypeError" in (pool.run(1, 2).error or "")
 
 
 def test_update_state_without_a_backend_does_nothing(pool: Pool) -> None:
     pool.does(lambda self: self.update_state(state="PROGRESS", meta={"done": 1}))
-
     assert pool.run().state == "SUCCEEDED"
 
 
@@ -348,7 +322,6 @@ def test_a_run_can_write_in_the_transaction_of_its_outcome(pool: Pool) -> None:
         create_task(self.request.pool_run.context.session, "follower")
 
     pool.does(write)
-
     assert pool.run().state == "SUCCEEDED"
     with pool.engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM task_pending")).scalar() == "follower"
@@ -359,9 +332,7 @@ def test_celerys_current_app_and_task_are_those_of_the_run(pool: Pool) -> None:
     pool.does(
         lambda self: [current_app.main, current_app.current_task.name, len(self.request_stack)]
     )
-
     task = pool.run()
-
     assert task.result == ["office", "office.file", 1]
     assert current_app._get_current_object() is before
     assert not file.request_stack.top
@@ -376,9 +347,7 @@ def test_a_row_that_cannot_be_a_call_hurts_only_itself(pool: Pool) -> None:
             for p in ('{"order": 1}', '{"args": 1}', '{"args": [{"__type__":"x","__value__":1}]}')
         ]
     good = pool.create()
-
     pool.drain()
-
     assert [pool.task(i).state for i in (*bad, good)] == ["FAILED"] * 3 + ["SUCCEEDED"]
     assert "payload.order is refused" in (pool.task(bad[0]).error or "")
 
@@ -394,7 +363,6 @@ def test_what_a_run_returns_or_raises_is_not_in_the_log(
         pool.run("hunter2")
         pool.does(raises)
         task = pool.run("hunter2")
-
     assert "hunter2" not in caplog.text
     assert task.error == "ValueError: hunter2"
 
@@ -402,6 +370,5 @@ def test_what_a_run_returns_or_raises_is_not_in_the_log(
 def test_other_runs_of_the_task_in_this_process_are_celerys(pool: Pool) -> None:
     pool.does(lambda self: self.request.id)
     pool.run()
-
     assert file.apply(task_id="mine").get() == "mine"
     assert file() is None

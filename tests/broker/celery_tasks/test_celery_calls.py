@@ -92,7 +92,6 @@ def test_a_celery_task_becomes_a_row_of_its_name(
     connection: Connection, task: Any, name: str
 ) -> None:
     made = row(connection, task, args=(20,), biz_key="order:1")
-
     assert (made.name, made.payload) == (name, {"args": [20], "kwargs": {}})
     assert (made.queue, made.priority, made.biz_key) == ("default", 5, "order:1")
 
@@ -103,7 +102,6 @@ def test_many_are_created_at_once(
     ids = create_tasks(
         connection, [NewTask(add, args=(1,), kwargs={"y": 2}), NewTask(add.s(3)), NewTask("other")]
     )
-
     tasks = [get_task(connection, task_id) for task_id in ids]
     assert [task and task.payload for task in tasks] == [
         {"args": [1], "kwargs": {"y": 2}},
@@ -121,14 +119,12 @@ def test_one_is_created_in_an_async_transaction(engine: Engine, database_url: st
         return task_id
 
     task_id = asyncio.run(created())
-
     with engine.connect() as connection:
         assert get_task(connection, task_id).payload == {"args": [1], "kwargs": {}}
 
 
 def test_a_name_with_arguments_is_send_task(connection: Connection) -> None:
     made = row(connection, "elsewhere.task", args=[1], kwargs={"k": None})
-
     assert (made.name, made.payload) == ("elsewhere.task", {"args": [1], "kwargs": {"k": None}})
 
 
@@ -151,7 +147,6 @@ def test_a_signature_brings_its_arguments_and_options(connection: Connection) ->
 def test_a_countdown_wins_over_an_eta_and_is_never_negative(connection: Connection) -> None:
     both = row(connection, add.s(1).set(countdown=5, eta=datetime(2031, 1, 1, tzinfo=UTC)))
     past = row(connection, add.s(1).set(countdown=-5, expires=-5))
-
     assert (both.due_at - both.created_at, past.due_at - past.created_at) == (
         timedelta(seconds=5),
         timedelta(0),
@@ -161,26 +156,22 @@ def test_a_countdown_wins_over_an_eta_and_is_never_negative(connection: Connecti
 
 def test_options_of_create_task_win_over_those_of_the_signature(connection: Connection) -> None:
     made = row(connection, add.s(1).set(priority=3, countdown=90), priority=0, queue=None)
-
     assert (made.priority, made.queue) == (0, "default")
 
 
 def test_a_signature_by_name_needs_no_code(connection: Connection) -> None:
     made = row(connection, signature("far.away", args=(1,), kwargs={"a": 2}, app=app))
-
     assert (made.name, made.payload) == ("far.away", {"args": [1], "kwargs": {"a": 2}})
 
 
 def test_what_the_task_declares_is_the_default(connection: Connection) -> None:
     made = row(connection, brief)
-
     assert made.expires_at is not None
     assert 55 < (made.expires_at - made.created_at).total_seconds() < 65
 
 
 def test_an_eta_without_a_zone_is_utc_as_in_celery(connection: Connection) -> None:
     made = row(connection, add.s(1).set(eta=datetime(2031, 5, 1, 12)))  # noqa: DTZ001  as users do
-
     assert made.due_at == datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
@@ -217,9 +208,7 @@ def test_priorities_keep_the_order_of_the_apps_broker(
 def test_values_that_only_celerys_json_knows_come_back_as_they_were(connection: Connection) -> None:
     values = [datetime(2026, 1, 2, 3, tzinfo=UTC), date(2026, 1, 2), Decimal("1.10"), UUID(int=5)]
     values += [b"text", b"\xff", {"deep": [Decimal("2")]}]
-
     made = row(connection, untyped, args=values, kwargs={"k": UUID(int=6)})
-
     assert from_json(made.payload) == {"args": values, "kwargs": {"k": UUID(int=6)}}
 
 
@@ -229,7 +218,6 @@ def test_models_of_pydantic_tasks_are_written_as_celery_writes_them(connection: 
             create_task(connection, price, args=(Order(number=3),))
         return
     made = row(connection, price, args=(Order(number=3),))
-
     assert made.payload == {"args": [{"number": 3}], "kwargs": {}}
 
 
@@ -244,7 +232,6 @@ def test_the_route_counts_only_where_a_handler_of_ours_lives(
 
     before = row(connection, t).queue
     handler("mail.send", queue="mails")(lambda ctx: None)
-
     assert (before, row(connection, t).queue) == ("default", "mails")
 
 
@@ -291,7 +278,6 @@ def test_mistakes_are_refused_with_their_place(call: Callable[[], str], said: st
 
 def test_a_handler_takes_no_arguments(no_handlers: None) -> None:
     native = handler("native")(lambda ctx, payload: None)
-
     assert "args is given to the handler native. Allowed: a payload" in refusal(native, args=(1,))
     assert "args is given to the handler native" in refusal("native", args=(1,))
 
@@ -308,5 +294,4 @@ def test_a_producer_without_celery_loads_none() -> None:
         "try:\n    create_task(None, object())\n"
         "except InvalidTaskError:\n    sys.exit('celery' in sys.modules)\n"
     )
-
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -75,7 +75,6 @@ def test_a_call_is_a_row_if_and_only_if_the_transaction_commits(
         result = send.delay("ada", copy="bob")
     before = names(engine)
     session.commit()
-
     assert before == []
     assert names(engine) == ['mails.send {"args": ["ada"], "kwargs": {"copy": "bob"}}']
     assert get_task(session, result.task_id).name == "mails.send"
@@ -87,7 +86,6 @@ def test_a_rollback_takes_the_calls_back(engine: Engine, session: Session) -> No
     with outbox(session):
         send.delay("ada")
     session.rollback()
-
     assert (names(engine), sent) == ([], [])
 
 
@@ -118,7 +116,6 @@ def test_calls_after_the_commit_are_warned_of(
 def test_a_thread_that_outlives_the_block_is_told(session: Session) -> None:
     with outbox(session):
         context = contextvars.copy_context()
-
     with pytest.raises(OutboxError, match=r"mails\.send was called after its outbox was closed"):
         context.run(send.delay, "ada")
 
@@ -129,7 +126,6 @@ def test_options_of_apply_async_are_kept(connection: Connection) -> None:
             ("ada",), {"copy": "b"}, countdown=60, expires=3600, priority=2, queue="mail",
             soft_time_limit=3, time_limit=9, retry=False, ignore_result=True,
         )  # fmt: skip
-
     task = get_task(connection, result.task_id)
     assert (task.queue, task.priority) == ("mail", 2)
     assert (task.due_at - task.created_at).total_seconds() == 60
@@ -140,11 +136,9 @@ def test_options_of_apply_async_are_kept(connection: Connection) -> None:
 
 def test_an_eta_and_a_signature_go_in_too(connection: Connection) -> None:
     eta = datetime(2031, 1, 1, tzinfo=UTC)
-
     with outbox(connection):
         late = send.s("ada").apply_async(eta=eta)
         partial = send.s(copy="c").delay("bob")
-
     assert get_task(connection, late.task_id).due_at == eta
     assert get_task(connection, partial.task_id).payload == {
         "args": ["bob"],
@@ -155,7 +149,6 @@ def test_an_eta_and_a_signature_go_in_too(connection: Connection) -> None:
 def test_other_tasks_are_sent_as_ever(session: Session) -> None:
     with outbox(session):
         answer = plain.delay("ada")
-
     assert (answer, sent) == ("sent", [("mails.plain", ("ada",), {}, None)])
 
 
@@ -165,7 +158,6 @@ def test_an_inner_outbox_is_the_one_that_counts(engine: Engine, session: Session
             send.delay("inner")
         send.delay("outer")
         session.commit()
-
     assert sent == []
     assert names(engine) == ['mails.send {"args": ["inner"], "kwargs": {}}']
 
@@ -184,7 +176,6 @@ def test_what_a_row_cannot_carry_is_refused(engine: Engine, session: Session, ca
     with outbox(session), pytest.raises(InvalidTaskError, match=r"options\.\w+ (belongs|is given)"):
         call()
     session.commit()
-
     assert (names(engine), sent) == ([], [])
 
 
@@ -196,7 +187,6 @@ def test_wrong_arguments_are_refused_at_the_call(session: Session) -> None:
 def test_outside_it_warns_and_publishes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         answer = send.apply_async(("ada",), countdown=3)
-
     assert (answer, sent) == ("sent", [("mails.send", ("ada",), None, 3)])
     assert "mails.send was called without an outbox" in caplog.text
     assert "ada" not in caplog.text
@@ -210,10 +200,8 @@ def test_outside_it_publishes_silently_or_refuses_by_setting(
     said = caplog.text
     _rule.cache_clear()
     monkeypatch.setenv("TASKS_APP_OUTSIDE_OUTBOX", "refuse")
-
     with pytest.raises(OutboxError, match=r"mails\.send was called without an outbox"):
         send.delay("bob")
-
     assert (len(sent), said) == (1, "")
 
 
@@ -221,10 +209,8 @@ def test_a_retry_in_a_plain_worker_is_sent_without_a_word(
     monkeypatch: pytest.MonkeyPatch, session: Session
 ) -> None:
     monkeypatch.setenv("TASKS_APP_OUTSIDE_OUTBOX", "refuse")
-
     with outbox(session):
         send.apply_async(("ada",), retries=1)
-
     assert len(sent) == 1
 
 
@@ -238,7 +224,6 @@ def test_on_our_own_app_it_never_publishes(monkeypatch: pytest.MonkeyPatch) -> N
     def task() -> None: ...
 
     monkeypatch.setenv("TASKS_APP_OUTSIDE_OUTBOX", "publish")
-
     with pytest.raises(OutboxError):
         task.delay()
 
@@ -253,14 +238,12 @@ def test_eager_apps_stay_eager(session: Session) -> None:
 
     with outbox(session):
         inside = echo.delay("ada").get()
-
     assert (inside, echo.delay("bob").get()) == ("ada", "bob")
 
 
 def test_the_result_says_where_to_ask(connection: Connection) -> None:
     with outbox(connection):
         result = send.delay("ada")
-
     with pytest.raises(AttributeError, match=r"no 'get' here. Ask the pool: get_task"):
         result.get()
     assert repr(result) == f"<PoolResult {result.id}>"

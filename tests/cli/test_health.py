@@ -1,11 +1,13 @@
-"""`doctor` and `config` as an operator calls them."""
+"""``doctor``, ``config`` and ``healthz`` as operators and probes call them."""
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sqlalchemy import Engine
 
 from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.health_files import Liveness
 
 pytestmark = pytest.mark.test_all
 
@@ -80,10 +83,8 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
             connection, owner="w", node="n", queues=["default"], handlers=["t"]
         )
     shell("create", "stranger")
-
     failing = shell("doctor", "--json")
     away = shell("doctor", "--json", TASKS_APP_BROKER_URL=f"redis://:{SECRET}@127.0.0.1:1/0")
-
     assert (failing.returncode, away.returncode) == (1, 3)
     assert findings(failing)["handlers"]["level"] == "fail"
     assert findings(away)["broker"]["away"]
@@ -93,7 +94,6 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
 def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
     wrong = shell("doctor", TASKS_APP_LEASE=SECRET)
     broken = shell("doctor", TASKS_APP_IMPORTS="no_such_module")
-
     assert (wrong.returncode, broken.returncode) == (1, 1)
     assert wrong.stdout.startswith("fail  settings      TASKS_APP_LEASE is wrong")
     assert wrong.stdout.endswith(" or 10m. See docs/reference/settings.md.\n")
@@ -122,3 +122,78 @@ def test_config_shows_what_holds_and_from_where_without_secrets(shell: Shell) ->
     assert ":***@" in shown["tasks_app"]["TASKS_APP_DATABASE_URL"]["value"]
     assert shown["celery"]["worker_concurrency"] == {"value": 5, "source": "celeryconfig"}
     assert "TASKS_APP_BROKER_URL" in table.stdout
+
+
+BIN = Path(sys.executable).parent
+FORMS = (
+    (str(BIN / "tasks-app"), "healthz"),
+    (sys.executable, "-m", "tasks_app", "healthz"),
+    (str(BIN / "celery"), "-A", "tasks_app", "pool", "healthz"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TASKS_APP_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("TASKS_APP_LEASE", "nonsense")  # a probe needs no settings
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("form", FORMS[:2], ids=["script", "module"])
+def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
+    Liveness("worker", "a@host", good_for_s=60).beat()
+    good = run(*form, "--role", "worker")
+    named = run(*form, "--role", "worker", "--node", "b@host")
+    bad = run(*form, "--role", "beat")
+    assert (good.returncode, good.stdout.startswith("worker a@host: alive")) == (0, True)
+    assert (named.returncode, bad.returncode) == (1, 1)
+    assert bad.stdout.startswith("beat: no sign of life")
+
+
+@pytest.mark.usefixtures("folder")
+def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TASKS_APP_LEASE")
+    Liveness("db", good_for_s=60).beat()
+    wrong, helped = run(*FORMS[0], "--role", "x"), run(*FORMS[0], "--help")
+    in_celery = run(*FORMS[2], "--role=db")
+    assert (wrong.returncode, helped.returncode, in_celery.returncode) == (2, 0, 0)
+    assert "'worker', 'beat', 'db'" in wrong.stderr
+    assert "--node" in helped.stdout
+    assert in_celery.stdout.startswith("db: alive")
+
+
+@pytest.mark.usefixtures("folder")
+def test_it_costs_hardly_more_than_the_start_of_python() -> None:
+    """In CPU time, interleaved, so that the load of the machine meets both alike."""
+    Liveness("worker", "a@host", good_for_s=60).beat()
+    commands = ([sys.executable, "-c", "pass"], [*FORMS[0], "--role", "worker"])
+    rounds = [[cpu_s(command) for command in commands] for _ in range(9)]
+    bare, healthz = (statistics.median(spans) for spans in zip(*rounds, strict=True))
+    assert healthz - bare <= max(0.030, 1.5 * bare), (bare, healthz)
+
+
+def cpu_s(command: Sequence[str]) -> float:
+    """How much CPU time a process takes that ends well."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.usefixtures("folder")
+def test_it_imports_nothing_that_costs() -> None:
+    code = (
+        "import sys; sys.argv = ['x', 'healthz', '--role', 'worker']; from tasks_app.cli.main"
+        " import main\ntry: main()\nfinally: print(*sys.modules)"
+    )
+    modules = set(run(sys.executable, "-c", code).stdout.split())
+    assert "tasks_app.runtime.health_files" in modules
+    assert not modules & {"click", "sqlalchemy", "pydantic", "celery", "re", "pathlib", "typing"}
+    assert os.environ["TASKS_APP_LEASE"] == "nonsense"
