@@ -193,9 +193,7 @@ def test_every_row_has_one_owner_now_and_later(
     keys = data.draw(some_keys(key_type))
     fill(connection, COLUMNS[key_type], keys)
     planner: Planner = data.draw(st.sampled_from(PLANNERS_OF_RANGES))
-
     plan = planner.plan(connection, ROWS)
-
     assert owners(connection, ROWS, plan) == [1] * len(keys)
     later = [key for key in data.draw(some_keys(key_type)) if key is not None]
     fill(connection, COLUMNS[key_type], later)
@@ -207,7 +205,6 @@ def test_every_row_has_one_owner_now_and_later(
 def test_types_beside_those(connection: Connection, kind: str, planner: Planner) -> None:
     make_table(connection, kind)
     fill(connection, kind, ["3", "1", None, "2", "1", "7"])
-
     assert owners(connection, ROWS, planner.plan(connection, ROWS)) == [1] * 6
 
 
@@ -286,7 +283,6 @@ def test_even_and_hash(
 ) -> None:
     keys = data.draw(some_keys(key_type))
     given_table(connection, key_type, keys)
-
     assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
 
 
@@ -368,9 +364,7 @@ def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -
     keys = [key for key in data.draw(some_keys(key_type)) if not is_odd(key)]
     given_table(connection, key_type, keys)
     planner = KeyList({1: [], 2: [], 3: []}, auto_assign=True)
-
     plan = planner.plan(connection, ROWS)
-
     assert_each_row_has_one_owner(connection, plan, len(keys))
     partitions.remove(connection, "p", started=True)
     partitions.insert(connection, "p", plan)
@@ -432,8 +426,6 @@ def test_physical(
     if rows:
         insert = f"INSERT INTO batch_rows (id, key) VALUES (:id, CAST(:key AS {kind}))"
         connection.execute(text(insert), rows)
-
     plan = Physical(each).plan(connection, ROWS)
-
     assert_each_row_has_one_owner(connection, plan, len(keys))
     assert len({part.source for part in plan.partitions}) == 3

@@ -224,7 +224,6 @@ def test_a_start_that_waits_for_an_abandonment_begins_anew(yard: Yard, job: Batc
         a.commit()
         made = other.result()
         b.commit()
-
     assert made.new
     assert made.batch_id != batch_id
 

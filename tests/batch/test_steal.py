@@ -156,7 +156,6 @@ def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
         seen[ctx.partition_no] = yard.sql("SELECT count(*) FROM task_partition")
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(101, 201, 301), steal=True)), together=False)
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert [seen[number] for number in (1, 2, 3)] == [4, 4, 4]
     assert len(yard.parts(view.batch.id)) > 4
@@ -165,9 +164,7 @@ def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
 @pytest.mark.test_all
 def test_without_it_no_partition_is_divided(yard: Yard) -> None:
     yard.rows(400)
-
     view = yard.run(yard.job(yard.step(cuts=())))
-
     assert len(yard.parts(view.batch.id)) == 1
 
 
@@ -322,7 +319,6 @@ def test_who_lost_the_partition_gives_nothing_away(yard: Yard) -> None:
     with yard.engine.connect() as connection:
         table.give(connection)
         assert table.tell(connection) is None
-
     assert table.owned == WHOLE
 
 
@@ -350,7 +346,6 @@ def test_another_that_ends_meanwhile_is_counted_beside_the_new_one(yard: Yard) -
         a.commit()
         waiting.result()
         b.commit()
-
     assert table.group == (3, 1, None)
 
 
@@ -362,7 +357,6 @@ def test_nothing_is_added_to_a_step_that_has_enough(yard: Yard) -> None:
         waiting = blocked(yard.engine, a, b, lambda c: refused(table, c))
         b.commit()
         waiting.result()
-
     assert table.owned == WHOLE
     assert table.group == (2, 1, "SUCCEEDED")
 
@@ -382,7 +376,6 @@ def test_a_stop_waits_for_what_is_given_and_stops_that_too(yard: Yard) -> None:
         a.commit()
         assert waiting.result() == 2
         b.commit()
-
     states = yard.bench.states([each.task_id or 0 for each in yard.parts(table.batch_id)])
     assert states == ["RUNNING", "RUNNING", "CANCELLED"]
 
@@ -407,9 +400,7 @@ def test_a_step_that_stops_divides_nothing(yard: Yard) -> None:
 def test_what_is_no_range_of_keys_is_kept_whole(yard: Yard, planner: Any) -> None:
     yard.rows(100)
     source = TODO if not isinstance(planner, KeyList) else Source("todo", "place")
-
     view = yard.run(yard.job(yard.step(planner=planner, source=source, steal=True)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert len(yard.parts(view.batch.id)) == 1
     assert yard.done == list(range(1, 101))

@@ -71,7 +71,6 @@ def test_a_lost_row_is_counted_beside_them(connection: Connection) -> None:
     over(connection, 1, 5, 10)
     put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=gone))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
-
     assert reconcile(connection, NOON) == 3
     assert numbers(connection, HOUR, "outcome, number") == [(CountedOutcome.DONE, 11), (gone, 6)]
     assert reconcile(connection, NOON) == 0
@@ -81,9 +80,7 @@ def test_history_and_metrics_count_them_once(connection: Connection) -> None:
     put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=CountedOutcome.UNKEPT))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
     asked = Wanted(Grain.HOUR, timedelta(hours=2))
-
     past = read_history(connection, asked, "", now=NOON + timedelta(hours=1))
-
     assert (past.done, past.unkept) == (8, 6)
     counted = [s for s in totals(connection, Settings()) if s.labels[:1] == ("t",)]
     assert {(s.labels[-1], s.value) for s in counted if len(s.labels) == 3} == {("done", 8)}

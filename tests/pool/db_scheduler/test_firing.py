@@ -497,7 +497,6 @@ def test_the_function_sweeps_what_the_sweeper_sweeps(database: Database, engine:
         VALUES ('a', false, NULL), ('b', true, now() - interval '1 s'), ('c', true, NULL)
     """
     python = _moved(engine, rows, lambda c: sweep_all(c, 500))
-
     assert _moved(engine, rows, lambda c: c.execute(text("SELECT task_sweep()"))) == python
     assert [row[1] for row in python[0]] == ["SKIPPED", "EXPIRED", "PENDING"]
 

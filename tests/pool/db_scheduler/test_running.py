@@ -29,7 +29,6 @@ def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: A
     create(engine, "add", {"n": 4, "note": evil})
     create(engine, "call", {"day": "2026-03-01"})
     run(engine)
-
     assert effects(engine) == [(0, "01.03."), (4, evil)]
     assert ends() == {"add": ("SUCCEEDED", 1, 0, 0), "call": ("SUCCEEDED", 1, 0, 0)}
     with engine.connect() as connection:

@@ -91,9 +91,7 @@ def test_a_plain_claim_takes_nothing_that_a_gate_stands_before(pair: Pair) -> No
     limited(a, GateKind.NAME, "n", 1)
     free = int(pending_task(a))
     ids = [ordered, keyed, of_queue, of_name, free]
-
     taken = claim(a, ids, claimer("t", "n"), uuid4())
-
     assert [task.task_id for task in taken] == [free]
 
 
@@ -103,10 +101,8 @@ def test_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
     a, b = pair
     first, second = made(a, "k", "k")
     assert passed(a, [first, second]) == [first]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [second]))
     a.commit()
-
     assert waiting.result() == []
     b.commit()
     assert row_of(b, second).parked == "order k"
@@ -119,10 +115,8 @@ def test_two_claims_of_one_limit_together_take_no_more_than_it_allows(
     ids = made(a, *[None] * 4, limit_key="l")
     limited(a, GateKind.KEY, "l", 3)
     assert passed(a, ids[:2]) == ids[:2]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, ids[2:]))
     a.commit()
-
     assert waiting.result() == ids[2:3]
 
 
@@ -130,10 +124,8 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
     a, b = pair
     one, two_, three, four = made(a, "x", "y", "y", "x")
     assert passed(a, [one, two_]) == [one, two_]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [three, four]))
     a.commit()
-
     assert waiting.result() == []
 
 
@@ -146,11 +138,9 @@ def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
     a.commit()
     one = "SELECT gate FROM task_gate WHERE gate = 'order {}' FOR UPDATE SKIP LOCKED"
     a.exec_driver_sql(one.format("x"))
-
     waiting = blocked(engine, b, a, lambda c: passed(c, ids))
     assert a.exec_driver_sql(one.format("y")).all()
     a.commit()
-
     assert waiting.result() == ids
 
 
@@ -181,10 +171,8 @@ def test_a_run_ends_after_another_was_held_and_wakes_it(pair: Pair) -> None:
     assert passed(b, [second]) == []
     b.commit()
     assert wake(b, ORDER) == []
-
     settle_one(a, ending(task))
     a.commit()
-
     assert wake(a, ORDER) == [second]
 
 
@@ -212,11 +200,9 @@ def test_a_head_whose_row_somebody_holds_lets_nobody_past(pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     cancel(a, first)
-
     assert passed(b, [first, second]) == []
     b.commit()
     a.commit()
-
     assert wake(b, ORDER) == [second]
 
 
@@ -227,7 +213,6 @@ def test_a_run_that_was_given_back_goes_first_again(pair: Pair) -> None:
     a.commit()
     release(a, [task.fence])
     a.commit()
-
     assert wake(b, ORDER) == []
     assert passed(b, [second]) == []
     b.commit()
@@ -242,7 +227,6 @@ def test_a_run_given_back_for_later_blocks_or_skips(pair: Pair, policy: str) -> 
     a.commit()
     release(a, [task.fence], wait=timedelta(hours=1))
     a.commit()
-
     goes_on = [second] if policy == "skips" else []
     assert wake(b, ORDER) == goes_on
     assert passed(b, [second]) == goes_on
@@ -254,7 +238,6 @@ def test_who_has_not_begun_and_cannot_run_now_holds_no_key(pair: Pair, options) 
     a, b = pair
     made(a, "k", **options)
     (second,) = made(a, "k")
-
     assert passed(b, [second]) == [second]
 
 
@@ -264,7 +247,6 @@ def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_ag
     a, b = pair
     (first,) = made(a, "k")
     found = order_and_limits.waiting(a, [first])
-
     assert let_pass(a, found, claimer(), uuid4())[0] == []
     assert passed(b, [first]) == [first]
 
@@ -356,7 +338,6 @@ def test_a_wake_up_passes_over_those_that_never_run(
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     late = text(f"UPDATE task_pending SET {barred} WHERE id = ANY(:ids)")
     limited_of_wakes.execute(late, {"ids": others[:5]})
-
     assert ended(limited_of_wakes, run) == others[5:6]
     assert reasons(limited_of_wakes, others[:5]) == {None}
 
@@ -411,9 +392,7 @@ def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
     first, *others = made_of_wakes(limited_of_wakes, 4)
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     assert ended(limited_of_wakes, run) == others[:1]
-
     look_at = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
-
     assert look_at == NOON + timedelta(seconds=1)
     assert woken(limited_of_wakes, now=look_at) == others[1:2]
 
@@ -445,7 +424,6 @@ def test_a_gate_wakes_nobody_of_another_key(limited_of_wakes: Connection) -> Non
     (run,) = passing_of_wakes(limited_of_wakes, first)
     (other,) = made_of_wakes(limited_of_wakes, 1, limit_key="other", priority=0)
     assert passing_of_wakes(limited_of_wakes, other, behind) == []
-
     assert ended(limited_of_wakes, run) == [behind]
     assert reasons(limited_of_wakes, [other]) == {"limit key other"}
 
@@ -577,9 +555,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
 @pytest.mark.parametrize("name", VERBS)
 def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
     number = VERBS[name][1]
-
     plan = ask(name)
-
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300
     assert plan.buffers <= PAGES * number + 1_000

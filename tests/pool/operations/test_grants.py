@@ -565,19 +565,16 @@ def test_every_column_of_the_schema_is_listed(connection: Connection) -> None:
 )
 def test_a_new_one_is_missed(connection: Connection, change: str, missing: set[str]) -> None:
     connection.exec_driver_sql(change)
-
     assert unlisted(connection) == missing
 
 
 def test_it_says_what_is_encrypted(connection: Connection) -> None:
     places = {place.name.partition(" ")[0] for place in PLACES}
-
     assert {value.name for value in USER_VALUES if value.encrypted} == places
 
 
 def test_it_says_what_is_exported(connection: Connection) -> None:
     (row,) = transfer.export_rows(connection, [pending_task(connection)])
     of_pending = {value.column for value in USER_VALUES if value.table == "task_pending"}
-
     exported = {value.name for value in USER_VALUES if value.exported}
     assert exported == {f"task_pending.{column}" for column in of_pending & set(row._mapping)}

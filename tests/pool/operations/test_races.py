@@ -62,9 +62,7 @@ def test_the_run_is_about_to_be_over_then_amend_waits_and_changes_nothing(
     task = committed(a, claimed_task, payload={"n": 1})
     leave(a, task)
     waiting = blocked(engine, b, a, lambda c: replace_payload(c, task.fence, AMENDED))
-
     a.commit()
-
     assert waiting.result() is False
     assert b.execute(text("SELECT payload FROM task_all")).scalar_one() == {"n": 1}
 
@@ -75,13 +73,11 @@ def test_an_amend_is_open_then_a_group_and_a_rescue_pass_by_and_the_straggler_ke
     a, b = pair
     task = committed(a, claimed_task, payload={"n": 1}, lease=OVER)
     assert replace_payload(a, task.fence, AMENDED)
-
     assert settle_group(b, [ending(task, Event.RETRY)]) == {}
     assert rescue(b) == {}
     assert renew(b, [task.fence], LEASE).ids == frozenset()
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task, Event.RETRY)))
     a.commit()
-
     assert waiting.result() is State.PENDING
     assert row_of(b, task.task_id).payload == {"n": 2}
 
@@ -91,9 +87,7 @@ def test_a_cancel_is_open_then_amend_waits_and_both_are_there(engine: Engine, pa
     task = committed(a, claimed_task, payload={"n": 1})
     cancel(a, task.task_id)
     waiting = blocked(engine, b, a, lambda c: replace_payload(c, task.fence, AMENDED))
-
     a.commit()
-
     assert waiting.result() is True
     row = row_of(b, task.task_id)
     assert row.cancel_requested_at is not None
@@ -105,7 +99,6 @@ def test_a_failure_is_open_then_requeue_does_not_wait_and_says_still_pending(pai
     a, b = pair
     task = committed(a, claimed_task)
     settle_one(a, failing(task))
-
     assert requeue(b, task.task_id) is Requeued.STILL_PENDING
     a.commit()
     assert requeue(b, task.task_id) is Requeued.REQUEUED
@@ -116,7 +109,6 @@ def test_a_rescue_to_the_error_pool_is_open_then_requeue_says_still_pending(pair
     task_id = committed(a, pending_task, crashes=4)
     task = committed(a, claimed_task, task_id)
     assert reaping(a, task) == {task_id: State.FAILED}
-
     assert requeue(b, task_id) is Requeued.STILL_PENDING
     a.commit()
     assert requeue(b, task_id) is Requeued.REQUEUED
@@ -129,11 +121,9 @@ def test_a_requeue_is_open_then_nobody_claims_the_task_and_the_late_run_writes_n
     task = committed(a, claimed_task)
     committed(a, settle_one, failing(task))
     requeue(a, task.task_id)
-
     assert take(b, [task.task_id]) == []
     assert settle_one(b, ending(task)) is None
     a.commit()
-
     assert settle_one(b, ending(task)) is None
     assert reaping(b, task) == {}
     assert take(b, [task.task_id]) == [task.task_id]
@@ -147,10 +137,8 @@ def test_a_pause_is_open_then_tasks_are_claimed_until_its_commit_and_runs_end_af
     early, late = (committed(a, pending_task) for _ in range(2))
     running = committed(a, claimed_task)
     pause(a, "default")
-
     assert take(b, [early]) == [early]
     a.commit()
-
     assert take(b, [late]) == []
     assert settle_one(b, ending(running)) is State.SUCCEEDED
 
@@ -160,7 +148,6 @@ def test_a_resume_is_open_then_nothing_is_claimed_until_its_commit(pair: Pair) -
     task_id = committed(a, pending_task)
     committed(a, pause, "default")
     resume(a, "default")
-
     assert take(b, [task_id]) == []
     a.commit()
     assert take(b, [task_id]) == [task_id]
@@ -172,9 +159,7 @@ def test_a_pause_is_open_then_the_second_waits_and_pauses_after_its_rollback(
     a, b = pair
     pause(a, "default")
     waiting = blocked(engine, b, a, lambda c: pause(c, "default"))
-
     a.rollback()
-
     assert waiting.result() is True
 
 
@@ -185,12 +170,10 @@ def test_a_person_disables_what_runs_then_groups_pass_by_and_the_straggler_waits
     a, b = pair
     task = committed(a, claimed_task, lease=OVER)
     disable(a, task.task_id)
-
     assert settle_group(b, [ending(task)]) == {}
     assert rescue(b) == {}
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task)))
     a.commit()
-
     assert waiting.result() is State.SUCCEEDED
 
 
@@ -198,12 +181,10 @@ def test_two_sweeps_and_a_park_meet_and_the_task_is_moved_once(pair: Pair) -> No
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
-
     assert sweep(b, [task_id]) == {}
     park_tasks(b, [task_id], unknown("late"), SOON)
     b.commit()
     a.commit()
-
     assert pool_of_task(b, task_id) == "completed SKIPPED"
 
 
@@ -213,13 +194,11 @@ def test_a_park_is_open_then_the_sweep_passes_by_and_cancel_waits(
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
     park_tasks(a, [task_id], unknown("late"), SOON)
-
     assert sweep(b, [task_id]) == {}
     waiting = blocked(engine, b, a, lambda c: cancel(c, task_id))
     a.commit()
     waiting.result()
     b.commit()
-
     assert pool_of_task(a, task_id) == "completed CANCELLED"
 
 
@@ -231,9 +210,7 @@ def test_the_end_of_a_keys_holder_is_open_then_its_next_producer_waits(
     task = committed(a, claimed_task, unique_key="k")
     settle_one(a, ending(task))
     waiting = blocked(engine, b, a, lambda c: pending_task(c, unique_key="k"))
-
     a.commit() if commits else a.rollback()
-
     made = waiting.result()
     assert made.created is commits
     assert (made == task.task_id) is not commits
@@ -264,9 +241,7 @@ def test_a_claim_is_open_then_the_verb_waits_and_leaves_what_runs_as_it_is(
     task_id = committed(a, pending_task)
     assert take(a, [task_id]) == [task_id]
     waiting = blocked(engine, b, a, lambda c: do(c, action, task_id))
-
     a.commit()
-
     assert waiting.result() == []
     row = row_of(b, task_id)
     assert (row.state, row.queue, row.priority, row.held_due_at) == ("RUNNING", "default", 5, None)
@@ -277,11 +252,9 @@ def test_a_verb_is_open_then_a_claim_passes_by(pair: Pair, action: BulkAction) -
     a, b = pair
     task_id = committed(a, pending_task)
     assert do(a, action, task_id) == [task_id]
-
     assert take(b, [task_id]) == []
     b.rollback()
     a.rollback()
-
     assert take(b, [task_id]) == [task_id]
 
 
@@ -289,7 +262,6 @@ def test_a_hold_has_committed_then_nobody_claims_it(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
     committed(a, do, BulkAction.HOLD, task_id)
-
     assert take(b, [task_id]) == []
 
 
@@ -298,11 +270,9 @@ def test_a_release_is_open_then_a_claim_takes_it_only_after_its_commit(pair: Pai
     task_id = committed(a, pending_task)
     committed(a, do, BulkAction.HOLD, task_id)
     do(a, BulkAction.RELEASE, task_id)
-
     assert take(b, [task_id]) == []
     b.rollback()
     a.commit()
-
     assert take(b, [task_id]) == [task_id]
 
 
@@ -314,9 +284,7 @@ def test_two_release_it_then_the_second_waits_and_changes_nothing(
     committed(a, do, BulkAction.HOLD, task_id)
     do(a, BulkAction.RELEASE, task_id)
     waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.RELEASE, task_id))
-
     a.commit()
-
     assert waiting.result() == []
 
 
@@ -328,9 +296,7 @@ def test_a_cancel_is_open_then_the_verb_waits_and_does_nothing(
     task_id = committed(a, pending_task)
     assert cancel(a, task_id) is Cancelled.CANCELLED
     waiting = blocked(engine, b, a, lambda c: do(c, action, task_id))
-
     a.commit()
-
     assert waiting.result() == []
     assert pool_of_task(b, task_id) == "completed CANCELLED"
 
@@ -344,9 +310,7 @@ def test_a_verb_is_open_then_a_cancel_waits_and_cancels(
     before = row_of(a, task_id).due_at
     do(a, action, task_id)
     waiting = blocked(engine, b, a, lambda c: cancel(c, task_id))
-
     a.commit()
-
     assert waiting.result() is Cancelled.CANCELLED
     row = row_of(b, task_id, "task_completed")
     assert (row.due_at == before) == (action is not BulkAction.RESCHEDULE)
@@ -357,9 +321,7 @@ def test_a_cancel_is_open_then_run_now_waits_and_does_nothing(engine: Engine, pa
     task_id = committed(a, pending_task, delay="1h")
     cancel(a, task_id)
     waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.RUN_NOW, task_id))
-
     a.commit()
-
     assert waiting.result() == []
 
 
@@ -371,9 +333,7 @@ def test_run_now_is_open_then_a_hold_waits_and_holds_what_is_due_by_then(
     do(a, BulkAction.RUN_NOW, task_id)
     became = row_of(a, task_id).due_at
     waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.HOLD, task_id))
-
     a.commit()
-
     assert waiting.result() == [task_id]
     assert row_of(b, task_id).held_due_at == became
 
@@ -384,7 +344,6 @@ def test_a_scan_has_found_it_before_the_hold_then_its_message_claims_nothing(pai
     assert found(b) == [task_id]
     b.rollback()
     committed(a, do, BulkAction.HOLD, task_id)
-
     assert found(b) == []
     assert take(b, [task_id]) == []
 
@@ -393,11 +352,9 @@ def test_a_hold_is_open_then_a_sweep_passes_by_and_the_disabled_task_stays(pair:
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
     do(a, BulkAction.HOLD, task_id)
-
     assert sweep(b, [task_id]) == {}
     b.rollback()
     a.commit()
-
     assert sweep(b, [task_id]) == {}
     assert pool_of_task(b, task_id) == "pending PENDING"
 
@@ -407,7 +364,5 @@ def test_a_sweep_is_open_then_the_hold_waits_and_it_is_over(engine: Engine, pair
     task_id = committed(a, pending_task, enabled=False)
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
     waiting = blocked(engine, b, a, lambda c: do(c, BulkAction.HOLD, task_id))
-
     a.commit()
-
     assert waiting.result() == []

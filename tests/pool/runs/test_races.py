@@ -46,7 +46,6 @@ def pair(engine: Engine) -> Iterator[Pair]:
 def test_claim_then_claim_before_the_commit_the_second_skips_the_row(pair: Pair) -> None:
     a, b = pair
     mine, free = (committed(a, pending_task) for _ in range(2))
-
     assert take(a, [mine]) == [mine]
     assert take(b, [mine, free]) == [free]
 
@@ -59,10 +58,8 @@ def test_claim_reads_then_another_claim_commits_then_the_first_re_checks_and_tak
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: way(c, [task_id], claimer(), uuid4()))
-
         assert take(a, [task_id]) == [task_id]
         a.commit()
-
     assert half_way.result() == []
     assert row_of(b, task_id).attempt == 1
 
@@ -74,10 +71,8 @@ def test_claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothi
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: claim_next(c, ["default"], 9, claimer(), uuid4()))
-
         assert take(a, [task_id]) == [task_id]
         a.commit()
-
     assert half_way.result() == []
 
 
@@ -88,10 +83,8 @@ def test_claim_reads_then_a_claim_and_its_release_commit_then_the_first_finds_it
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: take(c, [task_id]))
-
         task = committed(a, claimed_task, task_id)
         committed(a, release, [task.fence])
-
     assert half_way.result() == []  # due from the release on, and that is after its own instant
     assert take(b, [task_id]) == [task_id]
 
@@ -102,11 +95,9 @@ def test_claim_reads_then_a_claim_and_its_release_commit_then_the_first_finds_it
 def test_cancel_locks_then_claim_skips_then_the_cancel_commits(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-
     assert cancel(a, task_id) is Cancelled.CANCELLED
     assert take(b, [task_id]) == []
     a.commit()
-
     assert pool_of_task(b, task_id) == "completed CANCELLED"
 
 
@@ -114,9 +105,7 @@ def test_cancel_locks_and_rolls_back_then_the_task_can_be_claimed(pair: Pair) ->
     a, b = pair
     task_id = committed(a, pending_task)
     cancel(a, task_id)
-
     a.rollback()
-
     assert take(b, [task_id]) == [task_id]
 
 
@@ -138,9 +127,7 @@ def test_claim_is_open_then_cancel_waits_and_flags_what_then_runs(
     task_id = committed(a, pending_task)
     take(a, [task_id])
     waiting = blocked(engine, b, a, lambda c: stop_it(c, task_id))
-
     a.commit()
-
     assert waiting.result() == told
     b.commit()
     row = row_of(a, task_id)
@@ -155,9 +142,7 @@ def test_claim_is_open_then_cancel_waits_then_the_claim_rolls_back_and_it_is_can
     task_id = committed(a, pending_task)
     take(a, [task_id])
     waiting = blocked(engine, b, a, lambda c: cancel(c, task_id))
-
     a.rollback()
-
     assert waiting.result() is Cancelled.CANCELLED
     b.commit()
     assert pool_of_task(a, task_id) == "completed CANCELLED"
@@ -170,9 +155,7 @@ def test_claim_reads_then_cancel_commits_then_the_claim_finds_nothing(
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: take(c, [task_id]))
-
         committed(a, cancel, task_id)
-
     assert half_way.result() == []
 
 
@@ -185,9 +168,7 @@ def test_a_cancel_of_one_member_is_open_then_a_group_settles_the_others_without_
     a, b = pair
     tasks = [committed(a, claimed_task) for _ in range(3)]
     cancel(a, tasks[1].task_id)
-
     moved = settle_group(b, [ending(t) for t in tasks])
-
     assert moved.keys() == {tasks[0].task_id, tasks[2].task_id}
     assert still_held(b, [t.fence for t in tasks]) == {tasks[1].task_id}
 
@@ -210,9 +191,7 @@ def test_a_cancel_is_open_then_the_straggler_waits_and_is_settled_by_the_rule_af
     cancel(a, task.task_id)
     assert settle_group(b, [ending(task, event)]).keys() == set()
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task, event)))
-
     a.commit()
-
     assert waiting.result() is state
     b.commit()
     assert pool_of_task(a, task.task_id) == f"completed {state}"
@@ -225,9 +204,7 @@ def test_a_cancel_is_open_then_the_straggler_waits_and_fails_after_its_rollback(
     task = committed(a, claimed_task)
     cancel(a, task.task_id)
     waiting = blocked(engine, b, a, lambda c: settle_one(c, failing(task)))
-
     a.rollback()
-
     assert waiting.result() is State.FAILED
 
 
@@ -239,9 +216,7 @@ def test_a_settle_is_open_then_cancel_waits_and_says_already_over(
     task = committed(a, claimed_task)
     settle_one(a, ending(task, event))
     waiting = blocked(engine, b, a, lambda c: cancel(c, task.task_id))
-
     a.commit()
-
     assert waiting.result() is Cancelled.ALREADY_OVER
 
 
@@ -252,9 +227,7 @@ def test_a_retry_is_open_then_cancel_waits_and_moves_the_pending_row(
     task = committed(a, claimed_task)
     settle_one(a, ending(task, Event.RETRY, wait=LEASE))
     waiting = blocked(engine, b, a, lambda c: cancel(c, task.task_id))
-
     a.commit()
-
     assert waiting.result() is Cancelled.CANCELLED
     b.commit()
     assert pool_of_task(a, task.task_id) == "completed CANCELLED"
@@ -268,9 +241,7 @@ def test_group_settle_reads_then_cancel_commits_then_it_re_checks_and_cancels(
     both = [ending(low, Event.RETRY), ending(high, Event.RETRY)]
     with gate(engine) as stop:  # the clock is read for the first, so the second is not locked yet
         half_way = stop(b, lambda c: settle_group(c, both))
-
         committed(a, cancel, high.task_id)
-
     assert half_way.result().keys() == {low.task_id, high.task_id}
     b.commit()
     assert pool_of_task(a, low.task_id) == "pending PENDING"
@@ -283,13 +254,11 @@ def test_cancels_high_then_low_meet_a_group_settle_of_both_without_deadlock(
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     cancel(a, high.task_id)
-
     assert settle_group(b, [failing(low), failing(high)]).keys() == {low.task_id}
     waiting = blocked(engine, a, b, lambda c: cancel(c, low.task_id))
     b.commit()
     assert waiting.result() is Cancelled.ALREADY_OVER
     a.commit()
-
     assert settle_one(b, failing(high)) is State.CANCELLED
     assert pool_of_task(b, low.task_id) == "error FAILED"
 
@@ -300,11 +269,9 @@ def test_cancels_high_then_low_meet_a_group_release_of_both_without_deadlock(
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     cancel(a, high.task_id)
-
     assert release(b, [low.fence, high.fence]).keys() == {low.task_id}
     waiting = blocked(engine, a, b, lambda c: cancel(c, low.task_id))
     b.commit()
-
     assert waiting.result() is Cancelled.CANCELLED
     a.commit()
     assert release(b, [high.fence]).keys() == {high.task_id}
@@ -319,10 +286,8 @@ def test_two_cancels_of_many_take_the_rows_in_one_order_and_do_not_deadlock(
         committed(a, pending_task, biz_key=("x", "y")[n % 2])
     assert cancel_many(a, name=None, biz_key="x").cancelled == 3
     waiting = blocked(engine, b, a, lambda c: cancel_many(c, name="t", biz_key=None))
-
     assert cancel_many(a, name="t", biz_key="x") == CancelledMany(0, 0)
     a.commit()
-
     assert waiting.result() == CancelledMany(cancelled=3, requested=0)
 
 
@@ -333,10 +298,8 @@ def test_a_cancel_of_low_is_open_then_cancel_many_waits_there_and_holds_nothing_
     low, high = (committed(a, pending_task) for _ in range(2))
     cancel(a, low)
     waiting = blocked(engine, b, a, lambda c: cancel_many(c, name="t", biz_key=None))
-
     assert cancel(a, high) is Cancelled.CANCELLED
     a.commit()
-
     assert waiting.result() == CancelledMany(0, 0)
 
 
@@ -368,9 +331,7 @@ def test_a_rescue_is_open_then_the_settle_waits_and_changes_nothing(
     rescue(a)
     assert settle_group(b, [ending(task)]).keys() == set()
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task)))
-
     a.commit()
-
     assert waiting.result() is None
     assert pool_of_task(a, task.task_id) == "pending PENDING"
 
@@ -382,9 +343,7 @@ def test_a_rescue_is_open_then_the_settle_waits_and_wins_after_its_rollback(
     task = committed(a, claimed_task, lease=OVER)
     rescue(a)
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task)))
-
     a.rollback()
-
     assert waiting.result() is State.SUCCEEDED
 
 
@@ -394,10 +353,8 @@ def test_a_settle_is_open_then_the_rescue_passes_by_and_finds_nothing_after_its_
     a, b = pair
     task = committed(a, claimed_task, lease=OVER)
     settle_one(a, ending(task))
-
     assert rescue(b) == {}
     a.commit()
-
     assert rescue(b) == {}
     assert pool_of_task(b, task.task_id) == "completed SUCCEEDED"
 
@@ -409,9 +366,7 @@ def test_rescue_reads_then_the_settle_commits_then_it_re_checks_and_moves_nothin
     task = committed(a, claimed_task, lease=OVER)
     with gate(engine) as stop:
         half_way = stop(b, rescue)
-
         committed(a, settle_one, ending(task))
-
     assert half_way.result() == {}
     b.commit()
     assert pool_of_task(a, task.task_id) == "completed SUCCEEDED"
@@ -426,7 +381,6 @@ def test_rescue_and_a_second_run_commit_then_only_the_newest_attempt_can_write(
     committed(a, rescue)
     a.exec_driver_sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
     newest = committed(a, claimed_task, stale.task_id)
-
     assert settle_one(b, ending(stale)) is None
     assert release(b, [stale.fence]).keys() == set()
     assert renew(b, [stale.fence], LEASE).ids == frozenset()
@@ -436,12 +390,10 @@ def test_rescue_and_a_second_run_commit_then_only_the_newest_attempt_can_write(
 def test_two_rescuers_meet_and_each_row_is_charged_one_crash(pair: Pair) -> None:
     a, b = pair
     tasks = [committed(a, claimed_task, lease=OVER) for _ in range(2)]
-
     first = rescue_expired(a, lease=LEASE, max_crashes=5, most=1)
     second = rescue(b)
     a.commit()
     b.commit()
-
     assert sorted([*first, *second]) == [t.task_id for t in tasks]
     assert [row_of(a, t.task_id).crashes for t in tasks] == [1, 1]
 
@@ -449,10 +401,8 @@ def test_two_rescuers_meet_and_each_row_is_charged_one_crash(pair: Pair) -> None
 def test_two_buriers_meet_at_the_fence(pair: Pair) -> None:
     a, b = pair
     task = committed(a, claimed_task)
-
     first = committed(a, rescue_claims, [task.fence], lease=LEASE, max_crashes=5)
     second = rescue_claims(b, [task.fence], lease=LEASE, max_crashes=5)
-
     assert (first, second) == ({task.task_id: State.PENDING}, {})
 
 
@@ -467,9 +417,7 @@ def test_a_renewal_is_open_then_a_group_passes_by_and_the_straggler_waits(
     renew(a, [task.fence], LEASE)
     assert settle_group(b, [ending(task)]).keys() == set()
     waiting = blocked(engine, b, a, lambda c: settle_one(c, ending(task)))
-
     a.commit()
-
     assert waiting.result() is State.SUCCEEDED
 
 
@@ -477,9 +425,7 @@ def test_a_settle_is_open_then_the_renewal_passes_by(pair: Pair) -> None:
     a, b = pair
     settling, other = (committed(a, claimed_task) for _ in range(2))
     settle_one(a, ending(settling))
-
     renewed = renew(b, [settling.fence, other.fence], LEASE)
-
     assert renewed.ids == {other.task_id}
 
 
@@ -489,7 +435,6 @@ def test_a_settle_commits_then_the_renewal_changes_nothing(pair: Pair, event: Ev
     task = committed(a, claimed_task)
     committed(a, settle_one, ending(task, event))
     before = row_of(a, task.task_id)
-
     assert renew(b, [task.fence], LEASE).ids == frozenset()
     assert row_of(b, task.task_id) == before
 
@@ -501,9 +446,7 @@ def test_rescue_reads_an_expired_lease_then_the_renewal_commits_then_it_re_check
     task = committed(a, claimed_task, lease=OVER)
     with gate(engine) as stop:
         half_way = stop(b, rescue)
-
         renewed = committed(a, renew, [task.fence], LEASE)
-
     assert renewed.ids == {task.task_id}
     assert half_way.result() == {}
     b.commit()
@@ -515,7 +458,6 @@ def test_a_renewal_is_open_then_the_rescue_passes_by(pair: Pair) -> None:
     a, b = pair
     task = committed(a, claimed_task, lease=OVER)
     renew(a, [task.fence], LEASE)
-
     assert rescue(b) == {}
 
 
@@ -525,7 +467,6 @@ def test_a_rescue_is_open_then_the_renewal_passes_by_and_is_lost_after_its_commi
     a, b = pair
     task = committed(a, claimed_task, lease=OVER)
     rescue(a)
-
     assert renew(b, [task.fence], LEASE).ids == frozenset()
     a.commit()
     assert renew(b, [task.fence], LEASE).ids == frozenset()
@@ -538,7 +479,6 @@ def test_a_cancel_is_open_then_the_renewal_passes_by_and_hears_of_it_after_its_c
     a, b = pair
     task = committed(a, claimed_task)
     cancel(a, task.task_id)
-
     assert renew(b, [task.fence], LEASE).ids == frozenset()
     a.commit()
     assert renew(b, [task.fence], LEASE).cancelled == {task.task_id}
@@ -555,9 +495,7 @@ def test_a_settle_is_open_then_a_group_release_passes_by_and_a_waiting_one_moves
     settle_one(a, ending(task))
     assert release(b, [task.fence]).keys() == set()
     waiting = blocked(engine, b, a, lambda c: release(c, [task.fence], block=True))
-
     a.commit()
-
     assert waiting.result() == {}
     assert pool_of_task(a, task.task_id) == "completed SUCCEEDED"
 
@@ -569,9 +507,7 @@ def test_a_release_is_open_then_the_settle_waits_and_changes_nothing(
     task = committed(a, claimed_task)
     release(a, [task.fence])
     waiting = blocked(engine, b, a, lambda c: settle_one(c, failing(task)))
-
     a.commit()
-
     assert waiting.result() is None
     assert pool_of_task(a, task.task_id) == "pending PENDING"
 
@@ -581,7 +517,6 @@ def test_a_failed_commit_was_none_then_the_release_takes_the_row_uncharged(pair:
     task = committed(a, claimed_task)
     settle_one(a, failing(task))
     a.rollback()
-
     assert release(b, [task.fence], block=True).keys() == {task.task_id}
     assert row_of(b, task.task_id).failures == 0
 
@@ -592,10 +527,8 @@ def test_a_lost_claim_is_still_open_then_its_token_releases_nothing_until_it_com
     a, b = pair
     task_id, token = committed(a, pending_task), uuid4()
     claim(a, [task_id], claimer(), token)
-
     assert release_token(b, token) == set()
     a.commit()
-
     assert release_token(b, token) == {task_id}
 
 
@@ -604,9 +537,7 @@ def test_a_cancel_is_open_then_a_waiting_release_ends_cancelled(engine: Engine, 
     task = committed(a, claimed_task)
     cancel(a, task.task_id)
     waiting = blocked(engine, b, a, lambda c: release(c, [task.fence], block=True))
-
     a.commit()
-
     assert waiting.result().keys() == {task.task_id}
     b.commit()
     assert pool_of_task(a, task.task_id) == "completed CANCELLED"
@@ -629,9 +560,7 @@ def test_a_requeue_is_open_then_the_second_waits_and_finds_it_pending(
     task_id = committed(a, finished, event)
     assert requeue(a, task_id) is Requeued.REQUEUED
     waiting = blocked(engine, b, a, lambda c: requeue(c, task_id))
-
     a.commit()
-
     assert waiting.result() is Requeued.STILL_PENDING
     b.commit()
     assert pool_of_task(a, task_id) == "pending PENDING"
@@ -645,9 +574,7 @@ def test_a_requeue_is_open_then_the_second_waits_and_moves_it_after_the_firsts_r
     task_id = committed(a, finished, event)
     requeue(a, task_id)
     waiting = blocked(engine, b, a, lambda c: requeue(c, task_id))
-
     a.rollback()
-
     assert waiting.result() is Requeued.REQUEUED
     b.commit()
     assert pool_of_task(a, task_id) == "pending PENDING"
@@ -660,9 +587,7 @@ def test_a_producer_of_the_same_key_is_open_then_the_requeue_waits_and_is_refuse
     task_id = committed(a, finished, Event.FAIL, unique_key="k")
     holder = pending_task(a, unique_key="k")
     waiting = blocked(engine, b, a, lambda c: requeue(c, task_id))
-
     a.commit()
-
     with pytest.raises(Exception, match=f"taken by task {holder}"):
         waiting.result()
     b.rollback()
@@ -673,7 +598,6 @@ def test_a_requeue_is_open_then_a_cancel_of_it_sees_the_old_state_and_says_so(pa
     a, b = pair
     task_id = committed(a, finished, Event.FAIL)
     requeue(a, task_id)
-
     assert cancel(b, task_id) is Cancelled.ALREADY_OVER
 
 
@@ -685,10 +609,8 @@ def test_a_claim_is_open_then_the_sweep_passes_by(pair: Pair) -> None:
     task_id = committed(a, pending_task)
     take(a, [task_id])
     a.exec_driver_sql("UPDATE task_pending SET enabled = false")
-
     assert sweep(b, [task_id]) == {}
     a.commit()
-
     assert sweep(b, [task_id]) == {}
 
 
@@ -696,7 +618,6 @@ def test_a_cancel_of_a_disabled_task_is_open_then_the_sweep_passes_by(pair: Pair
     a, b = pair
     held, free = (committed(a, pending_task, enabled=False) for _ in range(2))
     cancel(a, held)
-
     assert sweep(b, [held, free]) == {free: State.SKIPPED}
 
 
@@ -704,7 +625,6 @@ def test_a_sweep_is_open_then_the_claim_skips_the_row(pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
-
     assert take(b, [task_id]) == []
     a.commit()
     assert take(b, [task_id]) == []
@@ -717,11 +637,9 @@ def test_sweep_reads_then_the_task_is_enabled_and_claimed_then_it_re_checks_and_
     task_id = committed(a, pending_task, enabled=False)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: sweep(c, [task_id]))
-
         a.exec_driver_sql("UPDATE task_pending SET enabled = true")
         take(a, [task_id])
         a.commit()
-
     assert half_way.result() == {}
     assert pool_of_task(a, task_id) == "pending RUNNING"
 
@@ -733,10 +651,8 @@ def test_claim_reads_then_the_task_is_disabled_then_it_re_checks_and_takes_nothi
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
         half_way = stop(b, lambda c: take(c, [task_id]))
-
         a.exec_driver_sql("UPDATE task_pending SET enabled = false")
         a.commit()
-
     assert half_way.result() == []
 
 
@@ -744,11 +660,9 @@ def test_a_claim_is_open_then_park_passes_by_and_the_run_keeps_its_row(pair: Pai
     a, b = pair
     task_id = committed(a, pending_task)
     take(a, [task_id])
-
     park_tasks(b, [task_id], unknown("late"), timedelta(seconds=15))
     b.commit()
     a.commit()
-
     row = row_of(b, task_id)
     assert (row.state, row.parked) == ("RUNNING", None)
 
@@ -778,7 +692,6 @@ def test_a_park_is_open_then_the_claim_skips_the_row_and_takes_it_after_the_comm
     a, b = pair
     task_id = committed(a, pending_task)
     park_tasks(a, [task_id], unknown("paused"), timedelta(seconds=15))
-
     assert take(b, [task_id]) == []
     a.commit()
     assert take(b, [task_id]) == [task_id]

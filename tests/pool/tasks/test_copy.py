@@ -76,9 +76,7 @@ def test_rows_of_many_kinds_are_copied_as_they_would_be_inserted(
     rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
     ones = [create_one(connection, row, now=NOON) for row in rows]
     before = inserts(statements)
-
     many = create_many(connection, rows, now=NOON)
-
     assert inserts(statements) == before
     assert many == sorted(many)
     for one, other in zip(ones, many, strict=True):
@@ -91,7 +89,6 @@ def test_copied_rows_that_are_due_at_once_have_one_instant_by_the_databases_cloc
     connection: Connection,
 ) -> None:
     create_many(connection, [a_row_of_copy()] * 3)
-
     row = connection.execute(
         text("SELECT DISTINCT created_at, due_at, scan_at, now() - due_at AS age FROM task_pending")
     ).one()
@@ -101,7 +98,6 @@ def test_copied_rows_that_are_due_at_once_have_one_instant_by_the_databases_cloc
 
 def test_with_a_given_now_all_moments_are_written(connection: Connection) -> None:
     (task_id, *_) = create_many(connection, [a_row_of_copy()] * 2, now=NOON)
-
     row = row_of(connection, task_id)
     assert row.created_at == row.due_at == row.scan_at == NOON
 
@@ -110,7 +106,6 @@ def test_a_delay_beside_tasks_that_are_due_counts_from_the_databases_clock(
     connection: Connection,
 ) -> None:
     now, later = create_many(connection, [a_row_of_copy(), a_row_of_copy(delay="1d")])
-
     first, second = row_of(connection, now), row_of(connection, later)
     assert second.due_at - first.due_at == timedelta(days=1)
     assert first.due_at == first.created_at == second.created_at
@@ -125,9 +120,7 @@ def test_a_day_of_delay_has_24_hours_even_when_the_clocks_change(
 ) -> None:
     connection.execute(text(f"SET LOCAL TIME ZONE '{zone}'"))
     eve = datetime(2026, 3, 28, 12, tzinfo=UTC)
-
     task_id = make(connection, a_row_of_copy(delay="1d"), now=eve)
-
     assert row_of(connection, task_id).due_at == eve + timedelta(days=1)
 
 
@@ -149,13 +142,11 @@ def test_whatever_is_copied_is_read_back(shared_engine: Engine, written: list) -
         ids = create_many(connection, rows)
         read = [row_of(connection, task_id) for task_id in ids]
         connection.rollback()
-
     assert [(row.payload["x"], row.biz_key) for row in read] == written
 
 
 def test_every_copied_row_has_a_random_idempotency_key_of_its_own(connection: Connection) -> None:
     create_many(connection, [a_row_of_copy()] * 2500)
-
     keys = connection.execute(text("SELECT idempotency_key FROM task_pending")).scalars().all()
     assert len(set(keys)) == 2500
     assert {(key.version, key.variant) for key in keys} == {(4, RFC_4122)}
@@ -185,9 +176,7 @@ def test_keyed_rows_of_many_kinds_are_inserted_as_they_would_be_alone(
     rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS * 2)]
     keyed = [row._replace(unique_key=f"k{n}") for n, row in enumerate(rows)]
     others = [row._replace(unique_key=f"o{n}") for n, row in enumerate(rows)]
-
     many = create_many(connection, keyed, now=NOON)
-
     for task_id, row in zip(many, others, strict=True):
         first = dict(row_of(connection, create_one(connection, row, now=NOON))._mapping)
         second = row_of(connection, task_id)._mapping
@@ -199,9 +188,7 @@ def test_keyed_rows_of_many_kinds_are_inserted_as_they_would_be_alone(
 def test_ids_are_right_when_others_take_some_meanwhile(connection: Connection) -> None:
     """Every second id goes to somebody else."""
     connection.execute(text("ALTER SEQUENCE task_pending_id_seq INCREMENT BY 2"))
-
     ids = create_many(connection, [a_row_of_copy(payload={"n": n}) for n in range(5)])
-
     assert ids[-1] - ids[0] == 8
     assert [row_of(connection, task_id).payload["n"] for task_id in ids] == list(range(5))
 
@@ -221,7 +208,6 @@ def test_a_row_that_the_table_refuses_is_sqlalchemys_error_and_undoes_the_savepo
             create_many(a, [a_row_of_copy(), on_terms(a_row_of_copy(), priority=10)])
         savepoint.rollback()
         a.commit()
-
         assert count(b) == 1
         assert row_of(b, kept) is not None
 
@@ -250,11 +236,9 @@ def test_a_driver_without_copy_gets_inserts_in_words_of_its_own(
 ) -> None:
     monkeypatch.setattr(connection.dialect, "driver", "another")
     rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
-
     ids = create_many(connection, [*rows, a_row_of_copy(unique_key="k")], now=NOON)
     one = create_one(connection, rows[5], now=NOON)
     again = create_one(connection, a_row_of_copy(unique_key="k"))
-
     assert inserts(statements) == 3
     numbers = [row_of(connection, task_id).payload.get("n") for task_id in ids]
     assert numbers == [*range(len(KINDS)), None]
@@ -266,9 +250,7 @@ def test_a_pipeline_gets_inserts_for_there_is_no_copy_in_it(engine: Engine) -> N
     url = make_url(engine.url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as raw, raw.pipeline():
         ids = create_many(raw, [a_row_of_copy(payload={"n": n}) for n in range(3)])
-
         read = raw.execute("SELECT id, payload FROM task_pending ORDER BY id").fetchall()
-
     assert read == [(task_id, {"n": n}) for n, task_id in enumerate(ids)]
 
 
@@ -302,10 +284,8 @@ def strict(connection: Connection, key: str = "k") -> int:
 def test_the_second_producer_of_a_key_waits_for_the_first_ones_commit(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = strict(a)
-
         waiting = blocked(engine, b, a, strict)
         a.commit()
-
         assert waiting.result() > first
 
 
@@ -314,7 +294,6 @@ def test_producers_of_other_keys_and_such_that_are_not_strict_wait_for_nobody(
 ) -> None:
     with two(engine) as (a, b):
         strict(a)
-
         assert strict(b, "other")
         assert create_task(b, "t", order_key="k")
 
@@ -324,10 +303,8 @@ def test_many_are_locked_in_one_order_before_any_has_an_id(engine: Engine) -> No
     new = [NewTask("t", None, given) for given in options]  # type: ignore[arg-type]
     with two(engine) as (a, b):
         first = create_tasks(a, new)
-
         waiting = blocked(engine, b, a, lambda c: create_tasks(c, new[::-1]))
         a.commit()
-
         assert min(waiting.result()) > max(first)
 
 
@@ -416,7 +393,6 @@ def test_it_is_the_instant_at_which_a_claim_is_given_back(connection: Connection
     given, lost = (claimed_task(connection, now=NOON) for _ in range(2))
     release(connection, [given.fence], now=NOON + HOUR)
     rescue_expired(connection, lease=LEASE, max_crashes=5, now=NOON + HOUR)
-
     assert updated_at(connection, given.task_id) == NOON + HOUR
     assert updated_at(connection, lost.task_id) == NOON + HOUR
 
@@ -427,7 +403,6 @@ def test_it_is_the_instant_of_a_cancel_or_a_sweep(connection: Connection) -> Non
     for task_id in (waiting, running):
         cancel(connection, task_id, now=NOON + HOUR)
     sweep(connection, [off], now=NOON + HOUR)
-
     for task_id in (waiting, off, running):
         assert updated_at(connection, task_id) == NOON + HOUR
 
@@ -449,7 +424,6 @@ def test_it_is_the_instant_at_which_an_operator_changed_it(
         amend(connection, BEFORE[action], [task_id], now=NOON)
     change = parse_amendment(action, WORDS.get(action, {}))
     amend(connection, action, [task_id], change, now=NOON + HOUR)
-
     assert updated_at(connection, task_id) == NOON + HOUR
 
 
