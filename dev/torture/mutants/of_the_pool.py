@@ -8,6 +8,8 @@ FENCES = "tasks_app/pool/fragments/move_rows.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
 SETTLE = "tests/pool/runs/test_settle.py::test_"
 RACES = "tests/pool/runs/test_races.py::test_"
+WAITS = f"{RACES}the_second_waits_for_the_first"
+RECHECKS = f"{RACES}the_first_re_checks_what_the_second_changed"
 CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
 CLAIM = "tasks_app/pool/runs/claim.py"
 CLAIM_NEXT = "tasks_app/pool/runs/claim.py"
@@ -72,7 +74,7 @@ POOL = (
         "tasks_app/pool/tasks/cancel.py",
         'ORDER BY p.id {WAIT}""")',
         'ORDER BY p.id""")',
-        f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
+        f"{WAITS}[a claim, then a cancel flags what runs]",
     ),
     mutant(
         "renewal by owner",
@@ -90,7 +92,7 @@ POOL = (
         RESCUE,
         "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}\n",
         "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_MAY_RESCUE}\n",
-        f"{RACES}rescue_reads_an_expired_lease_then_the_renewal_commits_then_it_re_checks_and_lets_go",
+        f"{RECHECKS}[a rescue finds it renewed]",
     ),
     mutant(
         "one row that is refused stops all others",
@@ -155,7 +157,7 @@ POOL = (
           AND p.id IN (SELECT o.id FROM {PENDING} o WHERE o.state = '{State.PENDING}')
           AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED""",
-        f"{RACES}claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing",
+        f"{RECHECKS}[a claim finds that another took it]",
     ),
     mutant(
         "a claim by IN (SELECT ... LIMIT), without a lock",
@@ -164,7 +166,7 @@ POOL = (
         "ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p",
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
         "tests/pool/runs/test_claim.py::test_two_workers_that_ask_at_once_get_different_tasks",
-        f"{RACES}claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothing",
+        f"{RECHECKS}[a claim of what is next finds that another took it]",
     ),
     mutant(
         "the short claim knows no pauses",
@@ -232,8 +234,8 @@ POOL = (
         "tasks_app/pool/tasks/requeue.py",
         """{admits(Event.REQUEUE, "t")} FOR UPDATE""",
         """{admits(Event.REQUEUE, "t")}""",
-        f"{RACES}a_requeue_is_open_then_the_second_waits_and_finds_it_pending",
-        f"{RACES}a_requeue_is_open_then_the_second_waits_and_moves_it_after_the_firsts_rollback",
+        f"{WAITS}[a requeue of a success, then another]",
+        f"{WAITS}[a requeue of a success that rolls back, then another]",
     ),
     mutant(
         "a requeue that leaves the old row behind",

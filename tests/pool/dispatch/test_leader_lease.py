@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -11,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Lease, Rank
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TTL = timedelta(seconds=5)
@@ -37,12 +36,6 @@ def holder(connection: Connection) -> UUID:
 
 def since(connection: Connection) -> datetime:
     return connection.execute(text("SELECT held_since FROM task_lease")).scalar_one()
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
-    with two(engine) as connections:
-        yield connections
 
 
 def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connection) -> None:

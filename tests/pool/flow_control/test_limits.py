@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -40,7 +40,7 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import LEASE, claimer, ending, pending_task, row_of
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
 GATE = Gate(GateKind.KEY, "k1")
@@ -144,12 +144,6 @@ def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
 BANK, TENANT = Gate(GateKind.KEY, "bank:acme"), Gate(GateKind.KEY, "tenant:7")
 BOTH = [BANK.key, TENANT.key]
 Pair = tuple[Connection, Connection]
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def limited(connection: Connection, bank: int, tenant: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -35,16 +35,10 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
 from tests.pool.database import Ask, Verb, statistics
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 from tests.pool.runs.racing import FILL, GROUP, NAMES, PAGES_A_ROW, STEPS_A_ROW
 
 Pair = tuple[Connection, Connection]
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def made(connection: Connection, *keys: str, **options) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -21,18 +21,12 @@ from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import create, unique_keys
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import claimed_task, claimer, count, ending, row_of
-from tests.pool.interleave import blocked, gate, two
+from tests.pool.interleave import blocked, gate
 
 Pair = tuple[Connection, Connection]
 SCOPES = (None, "queued", "for_period 1h", "forever")
 CHANGES = ("replace_payload", "reschedule")
 OVER = text("UPDATE task_key SET until = statement_timestamp() WHERE until IS NOT NULL")
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def keyed(scope: str | None, n: int = 0, key: str = "k", **options: Any) -> TaskRow:
