@@ -386,9 +386,7 @@ def test_a_partition_that_is_retried_by_hand_while_its_step_goes_on_is_done(yard
 
 
 @pytest.mark.test_all
-def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
-    yard: Yard, database: Database
-) -> None:
+def test_a_join_retried_by_hand_goes_on_if_its_step_does(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step())
     first = go_until(yard, job, ":join")
     fails(yard, task_of(yard, ":join"))
@@ -403,9 +401,7 @@ def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("word", [":plan", ":reduce"])
-def test_what_has_done_its_work_and_is_requeued_does_it_no_second_time(
-    yard: Yard, word: str
-) -> None:
+def test_what_is_requeued_after_its_work_does_it_no_second_time(yard: Yard, word: str) -> None:
     yard.rows(100)
     merged: list[int] = []
     job = yard.job(yard.step(reduce=lambda ctx, parts: merged.append(len(list(parts)))))
@@ -460,9 +456,7 @@ def test_an_instance_that_was_to_stop_is_stopped(yard: Yard, database: Database)
 
 
 @pytest.mark.test_all
-def test_who_restarts_it_just_now_is_neither_waited_for_nor_undone(
-    yard: Yard, database: Database
-) -> None:
+def test_a_restart_just_now_is_neither_awaited_nor_undone(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step())
     batch_id = go_until(yard, job, ":join")
     fails(yard, task_of(yard, ":join"))
@@ -600,9 +594,7 @@ def die(yard: Yard, name: str) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("abandoned", [True, False])
-def test_a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned(
-    yard: Yard, abandoned: bool
-) -> None:
+def test_a_lost_instance_goes_on_by_its_plan_unless_abandoned(yard: Yard, abandoned: bool) -> None:
     """Plan and join lie in the error pool."""
     yard.rows(100)
     begun = yard.start(yard.job(yard.step()))

@@ -72,9 +72,7 @@ def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
-def test_partitions_side_by_side_leave_out_no_more_than_the_limit_together(
-    yard: Yard, commit: str
-) -> None:
+def test_partitions_together_leave_out_no_more_than_the_limit(yard: Yard, commit: str) -> None:
     """Both have looked, and found room, before either of them commits."""
     yard.rows(100)
     meet = threading.Barrier(2, timeout=10)
@@ -490,9 +488,7 @@ class Feeder:
 @pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
 @pytest.mark.parametrize("planner", [Even(parts=3), Even(parts=1), Hash(parts=2)])
-def test_rows_behind_its_own_end_are_left_to_the_next_instance(
-    yard: Yard, planner: Any, commit: str
-) -> None:
+def test_rows_behind_its_end_are_for_a_new_instance(yard: Yard, planner: Any, commit: str) -> None:
     """A partition ends where it does when its first run starts, so one may be given another's."""
     yard.rows(60)
     step = yard.step(Feeder(yard), planner=planner, commit=commit)

@@ -356,9 +356,7 @@ def read_bytes(folder: Path, content: bytes, parts: int = 2, **options: Any) -> 
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_column_of_nulls_is_extracted_and_read(
-    connection: Connection, tmp_path: Path, parts: int
-) -> None:
+def test_a_column_of_nulls_is_extracted(connection: Connection, tmp_path: Path, parts: int) -> None:
     connection.execute(text("CREATE TEMP TABLE one (note text)"))
     connection.execute(text("INSERT INTO one VALUES (NULL), ('a'), (''), (NULL), ('b')"))
     planner = Extract(parts=parts, path=str(tmp_path / "one.csv"))
@@ -384,9 +382,7 @@ def test_a_job_does_all_rows_of_one_column_with_nulls(yard: Yard, tmp_path: Path
     assert view.tallies["step"].counts.read == 5
 
 
-def test_text_is_extracted_as_utf_8_whatever_the_client_speaks(
-    connection: Connection, tmp_path: Path
-) -> None:
+def test_text_is_extracted_as_utf_8_for_any_client(connection: Connection, tmp_path: Path) -> None:
     connection.execute(text("CREATE TEMP TABLE one (id int, note text)"))
     connection.execute(text("INSERT INTO one VALUES (1, 'größer')"))
     connection.execute(text("SET LOCAL client_encoding = 'LATIN1'"))
@@ -396,9 +392,7 @@ def test_text_is_extracted_as_utf_8_whatever_the_client_speaks(
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_blank_lines_are_records_of_files_with_one_column_only(
-    tmp_path: Path, header: bool
-) -> None:
+def test_only_in_files_of_one_column_are_blank_lines_records(tmp_path: Path, header: bool) -> None:
     narrow = read_bytes(tmp_path, b"id\n\n1\r\n\r\n2\n\n", header=header)
     wide = read_bytes(tmp_path, b"id,no\n\n1,2\r\n\r\n3,4\n\n", header=header)
     if header:
@@ -450,9 +444,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("header", [True, False])
-def test_what_is_no_text_of_lines_is_refused_at_the_plan(
-    tmp_path: Path, kind: str, header: bool
-) -> None:
+def test_the_plan_refuses_what_is_no_text_of_lines(tmp_path: Path, kind: str, header: bool) -> None:
     reason = "end with CR" if kind.startswith("CR") else "not text in UTF-8"
     with pytest.raises(PlanError, match=reason):
         read_bytes(tmp_path, REFUSED[kind], header=header)
@@ -488,9 +480,7 @@ def test_a_quote_within_its_line_costs_that_line_at_most(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("header", [b"id,no,no", b"id,,no", b'id," ",no', b",", b'"a","a"'])
-def test_a_header_that_names_a_column_twice_or_not_at_all_is_refused(
-    tmp_path: Path, header: bytes
-) -> None:
+def test_a_header_with_a_column_twice_or_unnamed_is_refused(tmp_path: Path, header: bytes) -> None:
     row = b"1,2,3"[: 2 * header.count(b",") + 1]
     with pytest.raises(PlanError, match="has a blank name, or one twice"):
         read_bytes(tmp_path, header + b"\n" + row + b"\n")
@@ -555,7 +545,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_mixed(tmp_path: Path, chang
             reader.read(connection, reader.after(first), 100)
 
 
-def test_a_file_that_changes_during_one_read_is_refused(
+def test_a_file_changed_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rows.csv"

@@ -115,9 +115,7 @@ def letters(engine: Engine) -> Iterator[Table]:
         connection.execute(text("DROP TABLE letters"))
 
 
-def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
-    engine: Engine, letters: Table
-) -> None:
+def test_a_run_started_meanwhile_has_a_smaller_range(engine: Engine, letters: Table) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
         ids = partitions.insert(a, "p#1", plan, batch_id=1)
@@ -135,9 +133,7 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
         assert str(seen.partition) == "partition 1 (key < 5)"
 
 
-def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(
-    engine: Engine, letters: Table
-) -> None:
+def test_a_partition_started_meanwhile_is_left_alone(engine: Engine, letters: Table) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
         ids = partitions.insert(a, "p#1", plan, batch_id=1)
@@ -163,9 +159,7 @@ def test_statistics_split_without_reading(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("how", [How.EXACT, How.SAMPLE])
-def test_estimates_are_what_is_there_even_if_one_key_has_most(
-    connection: Connection, how: How
-) -> None:
+def test_estimates_are_right_even_if_one_key_has_most(connection: Connection, how: How) -> None:
     rows(connection, "text", "CASE WHEN i < 60 THEN 'm' ELSE chr(i) END")
     plan = Even(parts=5, how=how).plan(connection, ROWS)
     found = owned(connection, plan.partitions)
@@ -450,9 +444,7 @@ def test_ranges_in_code(orders: Connection, ranges: list, kind: Fault, words: li
         (["[,)"], Fault.TOO_FEW, ["1 partitions", "2 are needed"]),
     ],
 )
-def test_rows_in_the_repository(
-    orders: Connection, spans: list[str], kind: Fault, words: list[str]
-) -> None:
+def test_kept_ranges(orders: Connection, spans: list[str], kind: Fault, words: list[str]) -> None:
     for number, span in enumerate(spans):
         keep(orders, number, span)
     plan = Repository("nightly").plan(orders, ORDERS)

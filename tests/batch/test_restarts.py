@@ -111,9 +111,7 @@ def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> N
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("cuts", [(), (10, 20, 30, 40, 50, 60, 70, 80, 90)])
-def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
-    yard: Yard, cuts: tuple[int, ...]
-) -> None:
+def test_another_number_of_parts_leaves_a_begun_plan(yard: Yard, cuts: tuple[int, ...]) -> None:
     yard.rows(100)
 
     def broken(ctx: Any, rows: Any) -> None:
@@ -476,9 +474,7 @@ def step_of(odd: Odd) -> Step:
 @pytest.mark.timeout(0)
 @given(data=st.data())
 @any_table
-def test_every_row_is_done_once(
-    connection: Connection, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_all_rows_are_done(connection: Connection, tmp_path: Path, data: st.DataObject) -> None:
     odd = data.draw(odd_tables(tmp_path))
     with connection.begin_nested() as savepoint:
         odd.make(connection)

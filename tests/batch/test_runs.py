@@ -402,9 +402,7 @@ def test_a_commit_at_the_end_of_nothing_is_done(yard: Yard) -> None:
 
 
 @pytest.mark.test_all
-def test_a_restart_finds_what_came_meanwhile_where_there_was_no_partition(
-    yard: Yard, tmp_path: Path
-) -> None:
+def test_a_restart_of_no_partition_finds_what_came_meanwhile(yard: Yard, tmp_path: Path) -> None:
     """Of an empty plan nothing is kept: it is made anew."""
     path = tmp_path / "rows.csv"
     path.write_text("id\n")
@@ -730,9 +728,7 @@ def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
-    stumbles: Yard, through: str
-) -> None:
+def test_a_conflict_in_a_deferred_trigger_is_waited_out(stumbles: Yard, through: str) -> None:
     stumbles.sql("""
         CREATE CONSTRAINT TRIGGER stumble AFTER INSERT ON done DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION stumble()""")
@@ -749,9 +745,7 @@ def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_what_passes_is_waited_out_when_the_commit_itself_says_it(
-    stumbles: Yard, through: str
-) -> None:
+def test_a_conflict_at_the_commit_itself_is_waited_out(stumbles: Yard, through: str) -> None:
     """It is deferred by the very statement that writes the checkpoint, behind all others."""
     stumbles.sql("CREATE TABLE late (id int)")
     stumbles.sql("""

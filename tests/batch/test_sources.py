@@ -378,9 +378,7 @@ def ids(connection: Connection, plan: Plan, source: Table = ROWS) -> list[int]:
 @pytest.mark.parametrize(
     "planner", [Even(parts=3), Hash(parts=3), KeyList({1: [], 2: []}, auto_assign=True)]
 )
-def test_views_show_each_row_once(
-    connection: Connection, key_type: KeyType, planner: Planner
-) -> None:
+def test_views_show_all_rows(connection: Connection, key_type: KeyType, planner: Planner) -> None:
     make_table(connection, COLUMNS[key_type])
     keys = [*SOME[key_type], None]
     if isinstance(planner, KeyList):

@@ -535,9 +535,7 @@ def test_what_waits_is_divided_beside_what_runs(yard: Yard, waiting: Waiting) ->
     )
 
 
-def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
-    yard: Yard, waiting: Waiting
-) -> None:
+def test_one_that_starts_then_waits_and_has_a_smaller_range(yard: Yard, waiting: Waiting) -> None:
     first = yard.parts(waiting.batch_id)[0]
     with two(yard.engine) as (a, b):
         (task,) = claim(b, [first.task_id or 0], claimer("job:step"), uuid4())

@@ -84,9 +84,7 @@ def test_a_requeued_task_leaves_its_group(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_old_rows_get_the_fingerprint_that_new_ones_have(
-    connection: Connection, pruned: bool
-) -> None:
+def test_old_rows_get_the_fingerprint_of_new_ones(connection: Connection, pruned: bool) -> None:
     for cause in (AWAY, OTHER, OTHER):
         fail(connection, cause)
     forget(connection)

@@ -79,7 +79,7 @@ MODES = ({"exclusive": "r"}, {"shared": "r"}, {"counted": {"r": 2}})
 
 
 @pytest.mark.parametrize(("one", "other"), list(product(MODES, MODES)))
-def test_two_get_along_if_both_share_or_both_count(
+def test_two_fit_if_both_share_or_both_count(
     connection: Connection, one: dict, other: dict
 ) -> None:
     granted(connection, **one)
@@ -138,9 +138,7 @@ def test_a_released_group_is_free_and_released_once(connection: Connection) -> N
 
 
 class TestLeases:
-    def test_a_lock_is_taken_over_when_its_lease_is_over_and_not_before(
-        self, connection: Connection
-    ) -> None:
+    def test_a_lock_is_taken_over_only_when_its_lease_is_over(self, connection: Connection) -> None:
         granted(connection, "one", exclusive=["a", "b"])
         assert denied(connection, 29, exclusive="b")
         granted(connection, "two", 30, exclusive="b")
@@ -168,9 +166,7 @@ class TestLeases:
         assert not renew(connection, [ask.token], LEASE, now=at(20))
         assert denied(connection, 49, exclusive="r")
 
-    def test_a_lease_that_is_over_harms_nobody_until_somebody_comes(
-        self, connection: Connection
-    ) -> None:
+    def test_a_lease_that_is_over_ends_when_somebody_comes(self, connection: Connection) -> None:
         ask = granted(connection, exclusive="r")
         assert guard(connection, ask.token)
         assert not renew(connection, [ask.token], LEASE, now=at(100))
@@ -190,9 +186,7 @@ class TestTheLine:
         release(connection, writer.token)
         assert isinstance(asked(connection, reader, 4, waits=True), GrantedLocks)
 
-    def test_readers_who_come_and_go_do_not_pass_a_writer_who_waits(
-        self, connection: Connection
-    ) -> None:
+    def test_readers_that_come_and_go_let_a_waiting_writer_in(self, connection: Connection) -> None:
         granted(connection, shared="r")
         asked(connection, ask_of("writer", exclusive="r"), waits=True)
         assert denied(connection, shared="r")
@@ -230,9 +224,7 @@ class TestTheLine:
         release(connection, second.token)
         assert isinstance(asked(connection, first, 9, waits=True), GrantedLocks)
 
-    def test_a_wait_is_written_down_where_somebody_was_in_the_way(
-        self, connection: Connection
-    ) -> None:
+    def test_a_wait_is_noted_where_somebody_was_in_the_way(self, connection: Connection) -> None:
         held = granted(connection, "holder", exclusive="b")
         ask = ask_of("one", exclusive=["a", "b"])
         asked(connection, ask, waits=True)
@@ -291,9 +283,7 @@ class TestRunsOfTasks:
 
 
 class TestPruning:
-    def test_a_holder_goes_long_after_its_lease_and_a_run_with_its_end(
-        self, connection: Connection
-    ) -> None:
+    def test_a_holder_goes_long_after_its_lease_a_run_at_once(self, connection: Connection) -> None:
         task = claimed_task(connection)
         granted(connection, "gone", exclusive="a")
         late = granted(connection, "late", 2, exclusive="b")

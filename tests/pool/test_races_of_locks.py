@@ -131,9 +131,7 @@ def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair
     assert renew(one, [ask.token], LEASE) == {ask.token}
 
 
-def test_a_take_over_is_open_then_the_guard_waits_for_it_and_fails(
-    engine: Engine, pair: tuple
-) -> None:
+def test_a_guard_waits_for_an_open_take_over_and_fails(engine: Engine, pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
     acquire(other, ask_of(exclusive="a"))
@@ -151,9 +149,7 @@ def test_a_take_over_rolls_back_then_the_guard_holds(engine: Engine, pair: tuple
     assert check.result() is True
 
 
-def test_under_an_open_guard_nobody_takes_over_and_renewals_go_on(
-    engine: Engine, pair: tuple
-) -> None:
+def test_an_open_guard_stops_take_overs_not_renewals(engine: Engine, pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
     assert guard(one, ask.token)

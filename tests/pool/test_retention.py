@@ -71,9 +71,7 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
     assert failed_attempts(connection, kept)
 
 
-def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(
-    connection: Connection,
-) -> None:
+def test_the_history_goes_bit_by_bit_by_anybody(connection: Connection) -> None:
     day = old_day(connection)
     ids = [finished(connection) for _ in range(5)]
     retention.detach_partition(connection, day)
@@ -117,9 +115,7 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
 
 
 @pytest.mark.test_all
-def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
-    committed_day: Engine,
-) -> None:
+def test_a_settle_behind_a_waiting_detach_goes_on_after_it(committed_day: Engine) -> None:
     """Somebody's transaction stays open all the time."""
     with two(committed_day) as (a, b), committed_day.connect() as c:
         settled, second = claimed_task(a), claimed_task(a)
@@ -143,9 +139,7 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
         c.commit()
 
 
-def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
-    committed_day: Engine,
-) -> None:
+def test_a_reader_of_the_old_day_keeps_it_and_no_settle_waits(committed_day: Engine) -> None:
     with two(committed_day) as (a, b), committed_day.connect() as c:
         task = claimed_task(c)
         c.commit()
@@ -255,9 +249,7 @@ def test_a_row_lands_in_the_partition_of_the_day_on_which_it_finished(
     assert partition_of(connection, task_id) == partition
 
 
-def test_a_row_in_a_partition_is_found_by_its_id_and_may_be_dropped_with_it(
-    connection: Connection,
-) -> None:
+def test_a_row_in_a_partition_is_found_by_id_and_dropped_with_it(connection: Connection) -> None:
     add_partition(connection, DAY_OF_PARTITIONS)
     task_id = finish(connection, NOON_OF_PARTITIONS)
     assert get(connection, task_id) is not None
@@ -288,9 +280,7 @@ def test_rows_in_the_default_partition_are_noticed(connection: Connection) -> No
     assert has_strays(connection)
 
 
-def test_a_day_whose_rows_lie_in_the_default_partition_cannot_be_made(
-    connection: Connection,
-) -> None:
+def test_a_day_with_rows_in_the_default_partition_cannot_be_made(connection: Connection) -> None:
     finish(connection, NOON_OF_PARTITIONS)
     with pytest.raises(IntegrityError):
         add_partition(connection, DAY_OF_PARTITIONS)
@@ -316,9 +306,7 @@ def test_a_settle_into_the_default_partition_is_open_then_a_new_day_gives_up_and
         assert clean_day not in missing_partitions(b, now=NOON_OF_PARTITIONS)
 
 
-def test_a_settle_into_todays_partition_is_open_then_a_new_day_does_not_wait(
-    engine: Engine, clean_day: datetime
-) -> None:
+def test_an_open_settle_of_today_holds_up_no_new_day(engine: Engine, clean_day: datetime) -> None:
     with two(engine) as (a, b):
         task = claimed_task(a)
         a.commit()
@@ -338,9 +326,7 @@ def test_the_short_lock_timeout_ends_with_its_transaction(engine: Engine, clean_
         assert connection.execute(text("SHOW lock_timeout")).scalar() == before
 
 
-def test_a_day_that_another_process_made_is_an_error_of_the_database_and_nothing_else(
-    connection: Connection,
-) -> None:
+def test_a_day_made_meanwhile_is_only_an_error_of_the_database(connection: Connection) -> None:
     add_partition(connection, DAY_OF_PARTITIONS)
     with pytest.raises(DBAPIError, match="already exists"):
         add_partition(connection, DAY_OF_PARTITIONS)

@@ -42,9 +42,7 @@ def outcomes(connection: Connection) -> list[tuple]:
     return [tuple(row) for row in rows]
 
 
-def test_a_schedule_is_read_as_it_was_written_and_knows_when_it_is_next(
-    connection: Connection,
-) -> None:
+def test_a_schedule_is_read_as_written_and_knows_when_it_is_next(connection: Connection) -> None:
     made = scheduled(connection, jitter=5, every=60, ends_at=NOON, overlap="queue")
     assert made == scheduling.get(connection, "s")
     assert made.plain() == plan(jitter=5, every=60, ends_at=NOON, overlap="queue").plain()
@@ -69,9 +67,7 @@ def test_a_glance_tells_when_the_next_one_is(connection: Connection) -> None:
     assert check_idle(connection, now=NOON - HOUR).next_fire_s == 3600
 
 
-def test_a_schedule_that_somebody_holds_is_passed_by_and_the_others_are_not(
-    engine: Engine,
-) -> None:
+def test_a_schedule_somebody_holds_is_passed_by_and_the_others_are_not(engine: Engine) -> None:
     with two(engine) as (a, b):
         scheduled(a), scheduled(a, "other")
         a.commit()
@@ -163,9 +159,7 @@ def test_the_oldest_are_pruned_first_and_no_more_than_was_said(connection: Conne
     assert scheduling.prune_fires(connection, HOUR, 3, now=NOON + 9 * HOUR) == 1
 
 
-def test_a_removed_schedule_takes_its_instants_along_and_leaves_its_tasks(
-    connection: Connection,
-) -> None:
+def test_a_removed_schedule_takes_its_instants_not_its_tasks(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
     scheduling.record_fires(connection, {key: Fired.MADE})
     pending_task(connection)

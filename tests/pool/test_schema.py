@@ -182,9 +182,7 @@ def test_a_newer_schema_that_admits_this_code_is_a_notice(connection: Connection
 
 
 @pytest.mark.parametrize("oldest", ["9998", None])
-def test_a_schema_that_is_too_new_says_that_the_code_is_old(
-    connection: Connection, oldest: str | None
-) -> None:
+def test_a_schema_too_new_calls_the_code_old(connection: Connection, oldest: str | None) -> None:
     """Not "migrate": this code has not the files for that, and would die in Alembic."""
     stands_at(connection, "9999", oldest)
     said = (
@@ -216,9 +214,7 @@ def test_the_oldest_code_is_that_of_the_newest_migration(database: Connection) -
     assert "0001" <= database.execute(oldest).scalar_one() <= newest()
 
 
-def test_a_migration_that_says_nothing_admits_no_older_code(
-    database: Connection, tmp_path: Path
-) -> None:
+def test_a_migration_without_a_word_admits_no_older(database: Connection, tmp_path: Path) -> None:
     migrate(database)
     shutil.copytree(_migrations(), tmp_path / "migrations")
     silent = f"revision, down_revision = '9999', {newest()!r}\ndef upgrade(): pass\n"
@@ -298,9 +294,7 @@ def in_schema(project: Path, code: str, url: str, schema: str) -> str:
 
 
 @pytest.mark.test_all
-def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
-    empty: Engine, project: Path
-) -> None:
+def test_everything_lies_and_works_in_a_schema_of_its_own(empty: Engine, project: Path) -> None:
     url = empty.url.render_as_string(hide_password=False)
 
     said = in_schema(project, LIFE, url, "inside")
@@ -363,9 +357,7 @@ SERVERS_OWN = 50 + 0.2 * ROWS
 
 
 @pytest.mark.parametrize("name", ["task_pending", "task_progress", "task_lock", "task_batch"])
-def test_dead_rows_are_cleared_away_early_and_updates_have_room(
-    connection: Connection, name: str
-) -> None:
+def test_dead_rows_go_early_and_updates_have_room(connection: Connection, name: str) -> None:
     found = dict(tuple(row) for row in connection.execute(OPTIONS, {"name": name}))
     share = found["autovacuum_vacuum_scale_factor"]
     assert found["autovacuum_vacuum_threshold"] + share * ROWS <= SERVERS_OWN / 2 + 1_000

@@ -173,9 +173,7 @@ def test_a_group_may_call_nobody(connection: Connection) -> None:
     assert count(connection, "task_pending") == 0
 
 
-def test_enough_call_before_all_have_ended_and_the_rest_is_not_counted(
-    connection: Connection,
-) -> None:
+def test_enough_call_before_all_have_ended_and_more_is_uncounted(connection: Connection) -> None:
     made = group(connection, 3, enough=2)
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
     by_group(connection, tasks[0], Event.FAIL)
@@ -331,9 +329,7 @@ def test_requeue_changes_nothing_of_a_group_that_is_over(connection: Connection)
     assert called(connection, made) is None
 
 
-def test_the_callback_of_an_inner_group_is_waited_for_by_the_outer_one(
-    connection: Connection,
-) -> None:
+def test_an_outer_group_waits_for_the_callback_of_an_inner_one(connection: Connection) -> None:
     outer = group(connection, 1, then=NewTask("outer"))
     inner = group(connection, 2, part_of=outer.id)
 
@@ -539,9 +535,7 @@ def test_an_inner_group_that_comes_late_is_refused(engine: Engine) -> None:
         assert count(connection, "task_group") == 1
 
 
-def test_a_member_that_is_requeued_while_another_fails_the_group_runs_and_calls_nobody(
-    engine: Engine,
-) -> None:
+def test_a_member_requeued_while_another_fails_the_group_calls_nobody(engine: Engine) -> None:
     made, tasks = prepared(engine, 3, fail_fast=True)
     with engine.begin() as connection:
         by_one(connection, tasks[0])

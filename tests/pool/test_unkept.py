@@ -58,9 +58,7 @@ def test_of_many_names_the_first_are_named(connection: Connection) -> None:
     "filters",
     [{"pool": "error"}, {"state": "FAILED"}, {"group": "1"}, {"name": "x"}, {"held": True}],
 )
-def test_who_asks_for_others_is_not_told(
-    connection: Connection, filters: dict[str, object]
-) -> None:
+def test_a_query_of_others_is_not_told(connection: Connection, filters: dict[str, object]) -> None:
     left_no_row(connection, 3)
     assert unkept_of(connection, filters) is None
     assert unkept_of(connection, {"state": "succeeded", "queue": "q"}) is not None

@@ -9,7 +9,7 @@ FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {
 SETTLE = "tests/pool/runs/test_settle.py::test_"
 RACES = "tests/pool/runs/test_races.py::test_"
 WAITS = f"{RACES}the_second_waits_for_the_first"
-RECHECKS = f"{RACES}the_first_re_checks_what_the_second_changed"
+RECHECKS = f"{RACES}the_first_rechecks_what_changed"
 CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
 CLAIM = "tasks_app/pool/runs/claim.py"
 CLAIM_NEXT = "tasks_app/pool/runs/claim.py"
@@ -40,7 +40,7 @@ POOL = (
         FENCES,
         FENCE,
         "p.id = f.id AND {guard}",
-        f"{RACES}rescue_and_a_second_run_commit_then_only_the_newest_attempt_can_write",
+        f"{RACES}after_a_rescue_and_a_second_run_only_the_newest_can_write",
     ),
     mutant(
         "settle what does not run",
@@ -118,8 +118,7 @@ POOL = (
         RESCUE,
         "least(p.crashes + 1, 32767)::smallint AS crashes",
         "p.crashes AS crashes",
-        "tests/pool/runs/test_leases.py::"
-        "test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure",
+        "tests/pool/runs/test_leases.py::test_a_rescued_task_comes_back_charged_one_crash",
     ),
     mutant(
         "a claim that charges",
@@ -174,8 +173,7 @@ POOL = (
         CLAIM,
         "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_DEFAULTS}",
         "AND {UNLIMITED} AND {NO_QUEUE_DEFAULTS}",
-        "tests/pool/flow_control/test_limits.py::"
-        "test_it_takes_nothing_while_anything_stands_before_anybody",
+        "tests/pool/flow_control/test_limits.py::test_it_takes_nothing_if_anything_hinders",
     ),
     mutant(
         "the short claim takes what must run alone",
@@ -183,8 +181,7 @@ POOL = (
         CLAIM,
         'f"NOT {ALONE} AND {UNLIMITED}',
         'f"{UNLIMITED}',
-        "tests/pool/flow_control/test_limits.py::"
-        "test_a_row_that_is_not_there_to_take_with_others_is_left",
+        "tests/pool/flow_control/test_limits.py::test_a_row_not_to_take_with_others_is_left",
     ),
     mutant(
         "a claim before its time",
@@ -217,8 +214,8 @@ POOL = (
         "tasks_app/pool/tasks/create.py",
         '{ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
-        "tests/pool/tasks/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
-        "_task_after_its_commit",
+        "tests/pool/tasks/test_create.py::"
+        "test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit",
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
@@ -243,6 +240,6 @@ POOL = (
         "tasks_app/pool/tasks/requeue.py",
         '    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})\n',
         "",
-        "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
+        "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_by_its_id",
     ),
 )

@@ -60,9 +60,7 @@ def static(connection: Connection, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-def test_ranges_of_all_types_come_back_as_they_were(
-    connection: Connection, key_type: KeyType
-) -> None:
+def test_ranges_of_all_types_come_back_as_were(connection: Connection, key_type: KeyType) -> None:
     plan = plan_of(*ranges_between(KEYS[key_type]), key_type=key_type)
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
     stored = store.find_by_program(connection, "p#1")
@@ -74,9 +72,7 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-def test_values_of_all_types_come_back_as_they_were(
-    connection: Connection, key_type: KeyType
-) -> None:
+def test_values_of_all_types_come_back_equal(connection: Connection, key_type: KeyType) -> None:
     one, other = (
         Partition(n, PartitionKind.VALUES, values=(key,)) for n, key in enumerate(KEYS[key_type])
     )
@@ -182,9 +178,7 @@ class TestTheDatabaseRefuses:
 
 
 class TestRuns:
-    def test_a_run_starts_a_partition_tells_of_chunks_and_ends(
-        self, connection: Connection
-    ) -> None:
+    def test_a_run_starts_a_partition_notes_chunks_and_ends(self, connection: Connection) -> None:
         ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1)
         task = claimed_task(connection)
         store.assign(connection, {ids[1]: task.task_id})
@@ -259,9 +253,7 @@ class TestRuns:
         assert partitions.get(connection, ids[1]) == before
         assert partition_progress.progress(connection, ids[1], second.fence, RowCounts(1), {})
 
-    def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
-        self, connection: Connection
-    ) -> None:
+    def test_a_partition_is_only_started_by_its_own_task(self, connection: Connection) -> None:
         """So who was left behind by a restart does not take it back."""
         ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1, step="s")
         first, second = claimed_task(connection), claimed_task(connection)

@@ -60,9 +60,7 @@ def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connec
     assert since(connection) == s(65)
 
 
-def test_beat_takes_over_from_a_standby_at_once_and_never_the_other_way(
-    connection: Connection,
-) -> None:
+def test_beat_takes_over_from_a_standby_at_once_never_reversed(connection: Connection) -> None:
     hold(connection, STANDBY, NOON)
     assert hold(connection, BEAT, s(1)) is not None
     assert hold(connection, STANDBY, s(2)) is None
@@ -83,9 +81,7 @@ def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> 
     assert [open_to(who, s(6)) for who in (BEAT, OTHER)] == [True, True]
 
 
-def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
-    connection: Connection,
-) -> None:
+def test_only_the_holder_gives_it_back_and_it_is_free_at_once(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
     leader_lease.release_lease(connection, SCAN, OTHER)
     assert hold(connection, OTHER, s(1)) is None
@@ -93,9 +89,7 @@ def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
     assert hold(connection, STANDBY, s(1)) is not None
 
 
-def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
-    connection: Connection,
-) -> None:
+def test_only_the_holder_renews_it_with_what_it_writes_down(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
     answers = [
         leader_lease.record_duty(connection, SCAN, BEAT, TTL, now=s(4)),
@@ -120,9 +114,7 @@ def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Con
     assert not leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "again"})
 
 
-def test_two_take_what_nobody_had_then_one_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
+def test_of_two_one_takes_what_is_new(engine: Engine, pair: tuple[Connection, Connection]) -> None:
     a, b = pair
     hold(a, BEAT)
     second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
@@ -142,9 +134,7 @@ def test_the_first_rolls_back_then_the_second_has_it(
     assert second.result() is not None
 
 
-def test_two_take_what_is_over_then_one_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
+def test_of_two_one_takes_what_is_over(engine: Engine, pair: tuple[Connection, Connection]) -> None:
     a, b = pair
     hold(a, STANDBY, NOON)
     a.commit()

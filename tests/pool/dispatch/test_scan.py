@@ -77,9 +77,7 @@ def test_only_rows_of_the_queue_come(connection: Connection) -> None:
     assert ids(connection, "mine") == [mine]
 
 
-def test_each_queue_gives_as_many_as_it_was_asked_for_and_empty_ones_are_left_out(
-    connection: Connection,
-) -> None:
+def test_each_queue_gives_as_many_as_asked_and_empty_ones_none(connection: Connection) -> None:
     many = [pending_task(connection, queue="many", now=NOON) for _ in range(3)]
     one = pending_task(connection, queue="one", now=NOON)
     found = find_due(connection, {"one": 2, "none": 5, "many": 2}, now=LATER)
@@ -101,9 +99,7 @@ def test_what_must_not_run_comes_marked(connection: Connection) -> None:
     assert (set(found.names), barred) == ({"runs", "expired", "disabled"}, {"expired", "disabled"})
 
 
-def test_a_row_that_commits_late_is_found_although_later_ids_were_seen_before(
-    engine: Engine,
-) -> None:
+def test_a_row_that_commits_late_is_found_though_later_ids_were_seen(engine: Engine) -> None:
     with two(engine) as (slow, fast):
         early = pending_task(slow, now=NOON)
         late = pending_task(fast, now=NOON)
@@ -163,9 +159,7 @@ def test_an_empty_pool_is_quiet(connection: Connection) -> None:
 
 @pytest.mark.parametrize("queue", ["a", "m", "z"])
 @pytest.mark.parametrize("priority", [0, 5, 9])
-def test_the_first_row_of_any_queue_and_priority_counts(
-    connection: Connection, queue: str, priority: int
-) -> None:
+def test_the_first_row_of_a_queue_counts(connection: Connection, queue: str, priority: int) -> None:
     for other in ("a", "m", "z"):
         for rank in (0, 5, 9):
             late = NOON + timedelta(hours=1)

@@ -225,9 +225,7 @@ def test_the_sql_door_gives_the_holder_of_a_unique_key(connection: Connection) -
     assert count(connection) == 2
 
 
-def test_a_producer_of_the_key_is_open_then_the_sql_door_waits_and_names_its_task(
-    engine: Engine,
-) -> None:
+def test_the_sql_door_waits_for_a_producer_of_its_key_and_names_its_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = pending_task(a, unique_key="k")
         waiting = blocked(engine, b, a, lambda c: door(c, "'t', unique_key => 'k'"))
@@ -261,9 +259,7 @@ def test_a_policy_through_the_sql_door_implies_as_many_attempts_as_in_python(
         ("'t', unique_key => ''", "keys_are_valid"),
     ],
 )
-def test_the_sql_door_refuses_what_python_refuses(
-    connection: Connection, arguments: str, complaint: str
-) -> None:
+def test_sql_refuses_as_python_does(connection: Connection, arguments: str, complaint: str) -> None:
     with pytest.raises(DBAPIError, match=complaint):
         door(connection, arguments)
 

@@ -250,9 +250,7 @@ class TestDeclarations:
         circuit_breakers.synchronise(connection, {}, ["c", "d"])
         assert standing(connection).names == ["b"]
 
-    def test_other_settings_replace_those_it_had_and_its_state_stays(
-        self, bank: Connection
-    ) -> None:
+    def test_other_settings_replace_those_it_had_not_its_state(self, bank: Connection) -> None:
         opened(bank)
         circuit_breakers.synchronise(bank, {Breaker("bank", probes=7): ["bank.pay"]}, ["bank.pay"])
         assert standing(bank).breaker.probes == 7

@@ -118,9 +118,7 @@ def test_a_limit_of_a_queue_counts_what_ran_before_it_was_set(connection: Connec
     assert passing(connection, ids[1:], NOON) == ids[1:2]
 
 
-def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
-    connection: Connection,
-) -> None:
+def test_unused_gates_are_removed_but_of_buckets_only_full_ones(connection: Connection) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
     insert_gates(connection, [Gate(GateKind.ORDER, "gone")])
@@ -287,9 +285,7 @@ def test_who_ran_before_there_was_a_limit_counts(connection: Connection) -> None
     assert passed(connection, [second]) == []
 
 
-def test_two_claims_in_opposite_orders_neither_deadlock_nor_share_the_keys(
-    engine: Engine, pair: Pair
-) -> None:
+def test_claims_in_opposite_orders_neither_deadlock_nor_share(engine: Engine, pair: Pair) -> None:
     a, b = pair
     limited(a, 1, 1)
     one, other = made(a, BOTH, BOTH[::-1])
@@ -309,9 +305,7 @@ def test_two_claims_in_opposite_orders_neither_deadlock_nor_share_the_keys(
     assert passed(b, [other]) == [other]
 
 
-def test_claims_that_share_the_second_key_alone_wait_for_each_other(
-    engine: Engine, pair: Pair
-) -> None:
+def test_claims_that_share_only_the_second_key_wait_in_turn(engine: Engine, pair: Pair) -> None:
     a, b = pair
     limited(a, 1, 1)
     one, other = made(a, ["bank:acme", TENANT.key], ["bank:other", TENANT.key])
@@ -427,9 +421,7 @@ def test_of_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
 
 
 @pytest.mark.parametrize(("first", "second"), WAYS)
-def test_two_claims_of_one_limit_take_no_more_than_it_allows(
-    engine: Engine, pair: Pair, first, second
-) -> None:
+def test_two_claims_take_no_more_than_a_limit(engine: Engine, pair: Pair, first, second) -> None:
     a, b = pair
     ids = made_of_clear_gates(a, 4, limit_key="l")
     limited_of_clear_gates(a, 3)
@@ -482,9 +474,7 @@ def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair
     assert find_clear_tasks(a, [late]) == set()
 
 
-def test_of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none(
-    connection: Connection,
-) -> None:
+def test_of_a_limit_key_all_pass_beside_those_that_run_or_none(connection: Connection) -> None:
     ids = made_of_clear_gates(connection, 4, limit_key="l")
     limited_of_clear_gates(connection, 3)
     assert shortly(connection, ids[:1]) == ids[:1]
@@ -565,9 +555,7 @@ def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Conn
         {"limit_key": "k"},
     ],
 )
-def test_a_row_that_is_not_there_to_take_with_others_is_left(
-    connection: Connection, row: dict[str, Any]
-) -> None:
+def test_a_row_not_to_take_with_others_is_left(connection: Connection, row: dict[str, Any]) -> None:
     left, other = (
         pending_task(connection, **row, now=NOON_OF_CLAIM_UNHINDERED),
         pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED),
@@ -604,9 +592,7 @@ ELSEWHERE["a breaker"] = opened
 
 
 @pytest.mark.parametrize("hindrance", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_it_takes_nothing_while_anything_stands_before_anybody(
-    connection: Connection, hindrance: Hindrance
-) -> None:
+def test_it_takes_nothing_if_anything_hinders(connection: Connection, hindrance: Hindrance) -> None:
     task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
     hindrance(connection)
     assert taken(connection, [task_id]) == []

@@ -87,9 +87,7 @@ def test_a_pause_keeps_its_beginning_and_reason(connection: Connection) -> None:
     assert find_pauses(connection) == []
 
 
-def test_resuming_one_queue_leaves_the_others_and_resuming_all_leaves_none(
-    connection: Connection,
-) -> None:
+def test_resuming_a_queue_leaves_the_others_resuming_all_none(connection: Connection) -> None:
     for queue in ("a", "b", "*"):
         pause(connection, queue)
     assert resume(connection, "a") == ["a"]
@@ -161,9 +159,7 @@ def taken(
 
 
 class TestWindows:
-    def test_outside_its_windows_nothing_of_a_queue_is_claimed(
-        self, connection: Connection
-    ) -> None:
+    def test_nothing_is_claimed_outside_a_queues_windows(self, connection: Connection) -> None:
         night = pending_task(connection, queue="night", now=NOON_OF_QUEUE_SETTINGS)
         other = pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
         change(connection, "night", windows=["22:00-06:00"])
@@ -191,9 +187,7 @@ class TestWindows:
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
 
-    def test_days_that_python_cannot_read_are_refused_by_the_table(
-        self, connection: Connection
-    ) -> None:
+    def test_the_table_refuses_days_python_cannot_read(self, connection: Connection) -> None:
         """One of them would stop all commands that list calendars."""
         into = text("INSERT INTO task_calendar (name, days) VALUES ('odd', CAST(:days AS date[]))")
         for day in (
@@ -251,7 +245,7 @@ class TestWindows:
             "'*', '{1}', '01:00', '02:00', 'UTC'",
         ],
     )
-    def test_what_a_claim_could_not_read_is_refused_by_the_table(
+    def test_the_table_refuses_what_no_claim_reads(
         self, connection: Connection, values: str
     ) -> None:
         with pytest.raises(DBAPIError):
@@ -322,9 +316,7 @@ class TestGates:
 
 
 class TestDefaults:
-    def test_tasks_that_say_nothing_have_what_their_queue_says(
-        self, connection: Connection
-    ) -> None:
+    def test_tasks_that_say_nothing_have_their_queues_word(self, connection: Connection) -> None:
         change(connection, retry="1s,2s", timeout="5s", hard_timeout="1m")
         silent = pending_task(connection, queue="q", now=NOON_OF_QUEUE_SETTINGS)
         (task,) = claim(

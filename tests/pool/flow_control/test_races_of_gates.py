@@ -89,9 +89,7 @@ def test_a_plain_claim_takes_nothing_that_a_gate_stands_before(pair: Pair) -> No
     assert [task.task_id for task in taken] == [free]
 
 
-def test_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
-    engine: Engine, pair: Pair
-) -> None:
+def test_of_two_claims_of_a_key_the_second_finds_it_taken(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     assert passed(a, [first, second]) == [first]
@@ -102,9 +100,7 @@ def test_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
     assert row_of(b, second).parked == "order k"
 
 
-def test_two_claims_of_one_limit_together_take_no_more_than_it_allows(
-    engine: Engine, pair: Pair
-) -> None:
+def test_two_claims_together_take_no_more_than_a_limit(engine: Engine, pair: Pair) -> None:
     a, b = pair
     ids = made(a, *[None] * 4, limit_key="l")
     limited(a, GateKind.KEY, "l", 3)
@@ -123,9 +119,7 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
     assert waiting.result() == []
 
 
-def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_claim_that_waits_for_a_gate_has_no_later_one(engine: Engine, pair: Pair) -> None:
     a, b = pair
     ids = made(a, "y", "x")
     insert_gates(a, [Gate(GateKind.ORDER, key) for key in "xy"])
@@ -138,9 +132,7 @@ def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
     assert waiting.result() == ids
 
 
-def test_a_run_ends_while_another_is_being_held_and_whoever_looks_last_wakes_it(
-    pair: Pair,
-) -> None:
+def test_a_run_ends_while_another_is_held_and_the_last_look_wakes_it(pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     (task,) = passing(a, [first])
@@ -170,9 +162,7 @@ def test_a_run_ends_after_another_was_held_and_wakes_it(pair: Pair) -> None:
     assert wake(a, ORDER) == [second]
 
 
-def test_a_lower_id_that_commits_late_waits_for_the_one_that_runs_and_goes_next(
-    pair: Pair,
-) -> None:
+def test_a_lower_id_that_commits_late_waits_for_the_run_and_is_next(pair: Pair) -> None:
     a, b = pair
     late = int(pending_task(a, order_key="k"))
     early, last = made(b, "k", "k")
@@ -235,9 +225,7 @@ def test_who_has_not_begun_and_cannot_run_now_holds_no_key(pair: Pair, options) 
     assert passed(b, [second]) == [second]
 
 
-def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_again(
-    pair: Pair,
-) -> None:
+def test_a_gate_removed_meanwhile_lets_nobody_pass_until_it_is_back(pair: Pair) -> None:
     a, b = pair
     (first,) = made(a, "k")
     found = order_and_limits.waiting(a, [first])
@@ -307,9 +295,7 @@ def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_wake_up_passes_over_those_that_stand_still(
-    limited_of_wakes: Connection, stop: str
-) -> None:
+def test_a_wake_up_passes_by_what_stands_still(limited_of_wakes: Connection, stop: str) -> None:
     (first,) = made_of_wakes(limited_of_wakes, 1)
     still = made_of_wakes(limited_of_wakes, 20, "bank.pay", queue="a")
     others = made_of_wakes(limited_of_wakes, 3)
@@ -325,9 +311,7 @@ def test_a_wake_up_passes_over_those_that_stand_still(
 
 
 @pytest.mark.parametrize("barred", ["enabled = false", "expires_at = '2026-06-01T11:00Z'"])
-def test_a_wake_up_passes_over_those_that_never_run(
-    limited_of_wakes: Connection, barred: str
-) -> None:
+def test_a_wake_up_passes_by_what_never_runs(limited_of_wakes: Connection, barred: str) -> None:
     first, *others = made_of_wakes(limited_of_wakes, 9)
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     late = text(f"UPDATE task_pending SET {barred} WHERE id = ANY(:ids)")
@@ -357,9 +341,7 @@ def test_a_wake_up_passes_over_those_that_another_gate_holds(limited_of_wakes: C
 
 
 @pytest.mark.test_all
-def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(
-    limited_of_wakes: Connection,
-) -> None:
+def test_of_a_long_line_that_stands_still_more_is_read_soon(limited_of_wakes: Connection) -> None:
     (first,) = made_of_wakes(limited_of_wakes, 1)
     (run,) = passing_of_wakes(limited_of_wakes, first)
     columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
@@ -380,9 +362,7 @@ def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(
     assert woken(limited_of_wakes) == [other]
 
 
-def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
-    limited_of_wakes: Connection,
-) -> None:
+def test_an_unused_wake_up_is_followed_by_another_in_a_second(limited_of_wakes: Connection) -> None:
     first, *others = made_of_wakes(limited_of_wakes, 4)
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     assert ended(limited_of_wakes, run) == others[:1]
@@ -391,9 +371,7 @@ def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
     assert woken(limited_of_wakes, now=look_at) == others[1:2]
 
 
-def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
-    connection: Connection,
-) -> None:
+def test_behind_a_retry_the_next_look_is_when_that_expires(connection: Connection) -> None:
     until = NOON + timedelta(seconds=10)
     (head,) = made_of_wakes(connection, 1, order_key="k", limit_key=None, expires_at=until)
     (run,) = passing_of_wakes(connection, head)

@@ -271,9 +271,7 @@ class TestRunning:
             " and the next scan after that takes it back, uncharged."
         )
 
-    def test_a_heartbeat_that_may_still_come_in_time_is_not_missed(
-        self, healthy: Connection
-    ) -> None:
+    def test_a_heartbeat_that_may_still_come_is_not_missed(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         assert subjects(healthy, task.task_id, NOON + timedelta(seconds=10)) == ["running"]
 
@@ -469,9 +467,7 @@ class TestWaiting:
         assert never.fact == "No process has scanned for due tasks yet"
         assert late.fact.endswith("beat h:1 did last, 60 min ago (2040-01-01 11:00:00Z)")
 
-    def test_who_set_it_aside_lately_has_looked_without_a_scan(
-        self, connection: Connection
-    ) -> None:
+    def test_parking_it_lately_was_a_look_without_a_scan(self, connection: Connection) -> None:
         """As ``tasks-app work`` does, which needs no scan."""
         a_child(connection)
         task_id = waits(connection, HOUR)
@@ -536,9 +532,7 @@ class TestDue:
         assert "messages" not in said.facts
 
     @pytest.mark.parametrize(("number", "words"), [(1, "1 message"), (2, "2 messages")])
-    def test_first_in_line_while_messages_wait_in_the_broker(
-        self, healthy: Connection, number: int, words: str
-    ) -> None:
+    def test_first_while_messages_wait(self, healthy: Connection, number: int, words: str) -> None:
         a_scan(healthy, default=number, mail=7)
         said = ask(healthy, waits(healthy))
         verb = "waits" if number == 1 else "wait"
@@ -593,9 +587,7 @@ def many(connection: Connection, number: int) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
-    healthy: Connection, place: str
-) -> None:
+def test_a_backlog_is_counted_to_ten_thousand_at_most(healthy: Connection, place: str) -> None:
     """By the plan: neither the rows behind it nor all before it are read."""
     first = waits(healthy)
     many(healthy, 40_000)

@@ -422,9 +422,7 @@ def test_it_tells_of_tasks_that_sql_creates(engine: Engine, ear: Connection) -> 
 
 
 @pytest.mark.usefixtures("trigger")
-def test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now(
-    engine: Engine, ear: Connection
-) -> None:
+def test_nothing_is_told_of_rollbacks_and_what_cannot_run(engine: Engine, ear: Connection) -> None:
     with engine.begin() as connection:
         create_task(connection, "t", queue="later", delay="1h")
         create_task(connection, "t", queue="off", enabled=False)

@@ -141,9 +141,7 @@ def test_a_disabled_task_is_not_claimed(connection: Connection) -> None:
     assert claimed_ids(connection, [pending_task(connection, enabled=False)]) == []
 
 
-def test_a_task_is_not_claimed_from_the_instant_on_at_which_it_expires(
-    connection: Connection,
-) -> None:
+def test_a_task_is_not_claimed_from_the_instant_it_expires_on(connection: Connection) -> None:
     until = NOON + timedelta(minutes=1)
     task_id = pending_task(connection, run_at=NOON, expires_at=until)
     assert claimed_ids(connection, [task_id], now=until) == []
@@ -182,9 +180,7 @@ def test_the_tasks_own_policy_wins_over_the_handlers(connection: Connection) -> 
     assert (task.max_attempts, task.at_most_once) == (5, False)
 
 
-def test_a_policy_that_was_written_once_stays_when_the_handler_changes(
-    connection: Connection,
-) -> None:
+def test_a_policy_once_written_stays_when_the_handler_changes(connection: Connection) -> None:
     task = claimed_task(connection, max_attempts=3)
     release(connection, [task.fence])
     (again,) = claim(connection, [task.task_id], claimer(max_attempts=9), uuid4())
@@ -192,9 +188,7 @@ def test_a_policy_that_was_written_once_stays_when_the_handler_changes(
 
 
 @pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
-def test_what_must_run_alone_is_left_out_while_there_are_others(
-    connection: Connection, alone
-) -> None:
+def test_what_must_run_alone_is_left_out_beside_others(connection: Connection, alone) -> None:
     lonely = pending_task(connection, **alone)
     others = [pending_task(connection) for _ in range(2)]
     assert claimed_ids(connection, [lonely, *others]) == others
@@ -208,9 +202,7 @@ def test_what_must_run_alone_is_taken_one_at_a_time(connection: Connection, alon
     assert taken == [[lonely[0]], [lonely[1]], [lonely[2]], []]
 
 
-def test_an_at_most_once_handler_makes_its_tasks_run_alone_from_the_first_claim(
-    connection: Connection,
-) -> None:
+def test_an_at_most_once_handler_runs_its_tasks_alone_at_once(connection: Connection) -> None:
     ids = [pending_task(connection) for _ in range(2)]
     assert claimed_ids(connection, ids, claimer(at_most_once=True)) == ids[:1]
 
@@ -351,9 +343,7 @@ def test_what_must_run_alone_is_taken_alone(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
-def test_what_must_run_alone_and_is_first_in_line_does_not_wait_for_the_line_to_end(
-    connection: Connection, alone
-) -> None:
+def test_what_must_run_alone_and_is_first_does_not_wait(connection: Connection, alone) -> None:
     others = [pending_task(connection, priority=9, now=NOON) for _ in range(2)]
     lonely = pending_task(connection, priority=0, now=NOON, **alone)
     assert next_ids(connection) == [lonely]
@@ -392,9 +382,7 @@ def test_parked_rows_and_rows_that_are_not_due_are_not_taken(connection: Connect
     assert next_ids(connection, now=NOON) == []
 
 
-def test_it_goes_on_behind_what_was_taken_in_each_queue_and_priority(
-    connection: Connection,
-) -> None:
+def test_it_goes_on_behind_what_was_taken_by_queue_and_priority(connection: Connection) -> None:
     first = [pending_task(connection, queue=q, priority=p, now=NOON) for q in "ab" for p in (1, 2)]
     places: dict[tuple[str, int], Place] = {}
 

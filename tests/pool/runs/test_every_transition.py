@@ -235,7 +235,7 @@ BEFORE = {BulkAction.RELEASE: BulkAction.HOLD, BulkAction.ENABLE: BulkAction.DIS
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
-def test_what_operators_do_to_a_waiting_task_leaves_a_line(
+def test_operators_changes_of_a_waiting_task_leave_a_line(
     connection: Connection, action: BulkAction
 ) -> None:
     task_id = pending_task(connection, delay="1h")

@@ -77,9 +77,7 @@ def test_request_3003_fails_twice_and_then_succeeds(connection: Connection) -> N
     assert (row.failures, row.attempt, row.finished_at) == (2, 3, at("10:01:35"))
 
 
-def test_with_wait_first_each_level_is_waited_once_before_the_error_pool(
-    connection: Connection,
-) -> None:
+def test_with_wait_first_each_level_is_waited_once_before_the_end(connection: Connection) -> None:
     now, waits = at("10:00:00"), []
     task_id = create(connection, now, wait_first=True)
     while (row := row_of(connection, task_id)) is not None:
@@ -91,9 +89,7 @@ def test_with_wait_first_each_level_is_waited_once_before_the_error_pool(
     assert row_of(connection, task_id, "task_error").failures == 9
 
 
-def test_without_it_the_first_run_is_at_once_and_nine_waits_follow(
-    connection: Connection,
-) -> None:
+def test_without_it_the_first_run_is_at_once_nine_waits_follow(connection: Connection) -> None:
     now, waits = at("10:00:00"), []
     task_id = create(connection, now)
     while (row := row_of(connection, task_id)) is not None:

@@ -103,9 +103,7 @@ either_way = pytest.mark.parametrize("block", [False, True], ids=["group", "wait
 
 
 @either_way
-def test_a_released_claim_is_pending_again_and_nothing_is_charged(
-    connection: Connection, block
-) -> None:
+def test_a_released_claim_is_pending_again_uncharged(connection: Connection, block) -> None:
     task = claimed_task(connection, pending_task(connection, failures=1, crashes=1), now=None)
     assert release(connection, [task.fence], block=block, now=LATER).keys() == {task.task_id}
     row = row_of(connection, task.task_id)
@@ -134,9 +132,7 @@ def test_a_stale_fence_releases_nothing(connection: Connection, block, wrong: st
 
 
 @either_way
-def test_a_released_task_that_was_to_be_cancelled_does_not_come_back(
-    connection: Connection, block
-) -> None:
+def test_a_released_task_with_a_cancel_does_not_come_back(connection: Connection, block) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
     assert release(connection, [task.fence], block=block).keys() == {task.task_id}
@@ -153,9 +149,7 @@ def test_nothing_to_release_is_no_error(connection: Connection) -> None:
     assert release(connection, []).keys() == set()
 
 
-def test_a_claim_whose_reply_was_lost_is_given_back_by_its_token_uncharged(
-    connection: Connection,
-) -> None:
+def test_a_claim_whose_reply_was_lost_goes_back_by_its_token_free(connection: Connection) -> None:
     ids, token = [pending_task(connection) for _ in range(3)], uuid4()
     claim(connection, ids, claimer(), token)
     other = claimed_task(connection)
@@ -254,9 +248,7 @@ def a_claim(connection: Connection, **options):
 
 
 @either_way_of_rescue
-def test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure(
-    connection: Connection, rescue
-) -> None:
+def test_a_rescued_task_comes_back_charged_one_crash(connection: Connection, rescue) -> None:
     task = a_claim(connection, failures=1)
     assert rescue(connection, task) == {task.task_id: State.PENDING}
     row = row_of(connection, task.task_id)
@@ -279,18 +271,14 @@ def test_a_pending_task_is_not_rescued(connection: Connection, rescue) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_claims_of_a_dead_child_are_taken_back_under_the_fence_only(
-    connection: Connection, wrong: str
-) -> None:
+def test_claims_of_a_dead_child_return_under_the_fence(connection: Connection, wrong: str) -> None:
     fence = a_claim(connection).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
     wrong_fence = fence._replace(**{wrong: stale[wrong]})
     assert rescue_claims(connection, [wrong_fence], lease=LEASE, max_crashes=5) == {}
 
 
-def test_claims_of_a_dead_child_come_back_although_their_lease_still_holds(
-    connection: Connection,
-) -> None:
+def test_claims_of_a_dead_child_come_back_before_their_lease_ends(connection: Connection) -> None:
     task = a_claim(connection)
     assert by_claim(connection, task, now=NOON) == {task.task_id: State.PENDING}
 
@@ -318,9 +306,7 @@ def test_the_outcome_of_an_at_most_once_task_is_unknown(connection: Connection, 
 
 @either_way_of_rescue
 @pytest.mark.parametrize("options", [{}, {"crashes": 4}, {"at_most_once": True}])
-def test_a_task_that_was_to_be_cancelled_is_cancelled(
-    connection: Connection, rescue, options
-) -> None:
+def test_a_task_with_a_cancel_is_cancelled(connection: Connection, rescue, options) -> None:
     task = a_claim(connection, **options)
     cancel(connection, task.task_id)
     assert rescue(connection, task) == {task.task_id: State.CANCELLED}
@@ -377,9 +363,7 @@ def test_a_task_with_very_many_crashes_behind_it_does_not_overflow(connection: C
 
 @either_way_of_rescue
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_a_rescue_has_the_fingerprint_of_what_it_says(
-    connection: Connection, rescue, at_most_once: bool
-) -> None:
+def test_a_rescue_has_its_fingerprint(connection: Connection, rescue, at_most_once: bool) -> None:
     crashes = 0 if at_most_once else 4
     task = a_claim(connection, at_most_once=at_most_once, crashes=crashes)
     assert rescue(connection, task) == {task.task_id: State.FAILED}

@@ -491,9 +491,7 @@ RECHECKS: dict[str, Rechecks] = {
 
 
 @pytest.mark.parametrize("case", RECHECKS.values(), ids=RECHECKS)
-def test_the_first_re_checks_what_the_second_changed(
-    engine: Engine, pair: Pair, case: Rechecks
-) -> None:
+def test_the_first_rechecks_what_changed(engine: Engine, pair: Pair, case: Rechecks) -> None:
     a, b = pair
     task = committed(a, case.given)
     with gate(engine) as stop:
@@ -513,9 +511,7 @@ def test_claim_then_claim_before_the_commit_the_second_skips_the_row(pair: Pair)
     assert take(b, [mine, free]) == [free]
 
 
-def test_a_cancel_of_one_member_is_open_then_a_group_settles_the_others_without_waiting(
-    pair: Pair,
-) -> None:
+def test_an_open_cancel_of_a_member_lets_its_group_settle_the_others(pair: Pair) -> None:
     a, b = pair
     tasks = [committed(a, claimed_task) for _ in range(3)]
     cancel(a, tasks[1].task_id)
@@ -524,9 +520,7 @@ def test_a_cancel_of_one_member_is_open_then_a_group_settles_the_others_without_
     assert still_held(b, [t.fence for t in tasks]) == {tasks[1].task_id}
 
 
-def test_group_settle_reads_then_cancel_commits_then_it_re_checks_and_cancels(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_group_settle_re_checks_what_a_cancel_changed(engine: Engine, pair: Pair) -> None:
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     both = [ending(low, Event.RETRY), ending(high, Event.RETRY)]
@@ -539,9 +533,7 @@ def test_group_settle_reads_then_cancel_commits_then_it_re_checks_and_cancels(
     assert pool_of_task(a, high.task_id) == "completed CANCELLED"
 
 
-def test_cancels_high_then_low_meet_a_group_settle_of_both_without_deadlock(
-    engine: Engine, pair: Pair
-) -> None:
+def test_cancels_high_then_low_and_a_group_settle_do_not_block(engine: Engine, pair: Pair) -> None:
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     cancel(a, high.task_id)
@@ -554,9 +546,7 @@ def test_cancels_high_then_low_meet_a_group_settle_of_both_without_deadlock(
     assert pool_of_task(b, low.task_id) == "error FAILED"
 
 
-def test_cancels_high_then_low_meet_a_group_release_of_both_without_deadlock(
-    engine: Engine, pair: Pair
-) -> None:
+def test_cancels_high_then_low_and_a_group_release_do_not_block(engine: Engine, pair: Pair) -> None:
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     cancel(a, high.task_id)
@@ -569,9 +559,7 @@ def test_cancels_high_then_low_meet_a_group_release_of_both_without_deadlock(
     assert pool_of_task(b, high.task_id) == "completed CANCELLED"
 
 
-def test_two_cancels_of_many_take_the_rows_in_one_order_and_do_not_deadlock(
-    engine: Engine, pair: Pair
-) -> None:
+def test_two_cancels_of_many_lock_the_rows_in_one_order(engine: Engine, pair: Pair) -> None:
     a, b = pair
     for n in range(6):
         committed(a, pending_task, biz_key=("x", "y")[n % 2])
@@ -582,9 +570,7 @@ def test_two_cancels_of_many_take_the_rows_in_one_order_and_do_not_deadlock(
     assert waiting.result() == CancelledMany(cancelled=3, requested=0)
 
 
-def test_a_cancel_of_low_is_open_then_cancel_many_waits_there_and_holds_nothing_higher(
-    engine: Engine, pair: Pair
-) -> None:
+def test_cancel_many_waits_for_a_low_row_and_holds_none_above(engine: Engine, pair: Pair) -> None:
     a, b = pair
     low, high = (committed(a, pending_task) for _ in range(2))
     cancel(a, low)
@@ -611,9 +597,7 @@ def test_rescue_commits_then_the_stale_settle_changes_nothing(pair: Pair, settle
     assert count(a, "task_attempt") == 1
 
 
-def test_rescue_and_a_second_run_commit_then_only_the_newest_attempt_can_write(
-    pair: Pair,
-) -> None:
+def test_after_a_rescue_and_a_second_run_only_the_newest_can_write(pair: Pair) -> None:
     a, b = pair
     stale = committed(a, claimed_task, lease=OVER)
     committed(a, rescue)
@@ -671,9 +655,7 @@ def test_a_failed_commit_was_none_then_the_release_takes_the_row_uncharged(pair:
     assert row_of(b, task.task_id).failures == 0
 
 
-def test_a_lost_claim_is_still_open_then_its_token_releases_nothing_until_it_commits(
-    pair: Pair,
-) -> None:
+def test_the_token_of_an_open_claim_releases_nothing_until_its_commit(pair: Pair) -> None:
     a, b = pair
     task_id, token = committed(a, pending_task), uuid4()
     claim(a, [task_id], claimer(), token)
@@ -682,9 +664,7 @@ def test_a_lost_claim_is_still_open_then_its_token_releases_nothing_until_it_com
     assert release_token(b, token) == {task_id}
 
 
-def test_a_producer_of_the_same_key_is_open_then_the_requeue_waits_and_is_refused(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_requeue_waits_for_its_keys_producer_and_is_refused(engine: Engine, pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, finished, Event.FAIL, unique_key="k")
     holder = pending_task(a, unique_key="k")
@@ -718,9 +698,7 @@ def found(connection: Connection) -> list[int]:
     return [i for rows in find_due(connection, {"default": 10}) for i in rows.ids]
 
 
-def test_a_requeue_is_open_then_nobody_claims_the_task_and_the_late_run_writes_nothing(
-    pair: Pair,
-) -> None:
+def test_an_open_requeue_is_claimed_by_nobody_and_a_late_run_writes_nothing(pair: Pair) -> None:
     a, b = pair
     task = committed(a, claimed_task)
     committed(a, settle_one, failing(task))
@@ -733,9 +711,7 @@ def test_a_requeue_is_open_then_nobody_claims_the_task_and_the_late_run_writes_n
     assert take(b, [task.task_id]) == [task.task_id]
 
 
-def test_a_pause_is_open_then_tasks_are_claimed_until_its_commit_and_runs_end_after_it(
-    pair: Pair,
-) -> None:
+def test_an_open_pause_stops_no_claim_and_runs_end_after_its_commit(pair: Pair) -> None:
     a, b = pair
     early, late = (committed(a, pending_task) for _ in range(2))
     running = committed(a, claimed_task)
@@ -758,9 +734,7 @@ def test_two_sweeps_and_a_park_meet_and_the_task_is_moved_once(pair: Pair) -> No
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_verb_is_open_then_a_cancel_waits_and_cancels(
-    engine: Engine, pair: Pair, action: BulkAction
-) -> None:
+def test_a_cancel_waits_for_a_verb(engine: Engine, pair: Pair, action: BulkAction) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
     before = row_of(a, task_id).due_at
@@ -772,9 +746,7 @@ def test_a_verb_is_open_then_a_cancel_waits_and_cancels(
     assert (row.due_at == before) == (action is not BulkAction.RESCHEDULE)
 
 
-def test_run_now_is_open_then_a_hold_waits_and_holds_what_is_due_by_then(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_hold_waits_for_run_now_and_keeps_the_new_date(engine: Engine, pair: Pair) -> None:
     a, b = pair
     task_id = committed(a, pending_task, delay="1h")
     runs_now(a, task_id)

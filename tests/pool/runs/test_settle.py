@@ -108,9 +108,7 @@ def test_a_task_that_nobody_runs_cannot_be_settled(connection: Connection, settl
 
 
 @either_way
-def test_a_retry_comes_back_after_its_wait_with_its_counters(
-    connection: Connection, settle
-) -> None:
+def test_a_retry_comes_back_after_its_wait_and_counted(connection: Connection, settle) -> None:
     task = claimed_task(connection, now=NOON)
 
     settle(
@@ -145,9 +143,7 @@ def test_crashes_stay_unless_the_settlement_says_otherwise(
 
 @either_way
 @pytest.mark.parametrize("table", ["task_completed", "task_error"])
-def test_a_finished_row_keeps_everything_that_it_was(
-    connection: Connection, settle, table: str
-) -> None:
+def test_a_finished_row_keeps_all_that_it_was(connection: Connection, settle, table: str) -> None:
     task_id = pending_task(
         connection,
         payload={"a": [1, None]},
@@ -224,9 +220,7 @@ def test_the_error_pool_says_why_in_one_line(
 
 @either_way
 @pytest.mark.parametrize("event", [Event.RETRY, Event.FAIL])
-def test_an_attempt_that_failed_leaves_a_line_in_the_history(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_a_failed_attempt_leaves_its_history(connection: Connection, settle, event: Event) -> None:
     task = claimed_task(connection, now=NOON, owner="me")
     settle(connection, ending(task, event, cause=CAUSE, run_ms=7), LATER)
     (line,) = failed_attempts(connection, task.task_id)
@@ -237,9 +231,7 @@ def test_an_attempt_that_failed_leaves_a_line_in_the_history(
 
 @either_way
 @pytest.mark.parametrize("event", [Event.SUCCEED, Event.SKIP, Event.CANCEL, Event.SNOOZE])
-def test_an_attempt_that_did_not_fail_leaves_no_line(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_an_attempt_not_failed_leaves_no_line(connection: Connection, settle, event: Event) -> None:
     settle(connection, ending(claimed_task(connection), event, cause=CAUSE))
     assert count(connection, "task_attempt") == 0
 
@@ -281,9 +273,7 @@ def test_a_group_keeps_each_members_own_numbers(connection: Connection) -> None:
     assert [r.retry_level for r in rows] == [0, 1, 2]
 
 
-def test_the_members_of_a_group_whose_fence_holds_are_settled_without_the_others(
-    connection: Connection,
-) -> None:
+def test_members_whose_fence_holds_are_settled_without_the_others(connection: Connection) -> None:
     good, stale = claimed_task(connection), claimed_task(connection)
     release(connection, [stale.fence])
     assert settle_group(connection, [ending(good), ending(stale)]).keys() == {good.task_id}
@@ -312,9 +302,7 @@ def test_of_what_was_settled_or_given_back_nothing_is_held(connection: Connectio
     assert still_held(connection, []) == set()
 
 
-def test_a_result_that_cannot_be_stored_fails_the_whole_group_and_moves_nothing(
-    engine: Engine,
-) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_group_and_moves_none(engine: Engine) -> None:
     with two(engine) as (a, b):
         tasks: list[ClaimedTask] = [claimed_task(a) for _ in range(2)]
         a.commit()
@@ -337,9 +325,7 @@ def test_a_settle_and_the_handlers_own_writes_roll_back_together(engine: Engine)
 
 @either_way
 @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY])
-def test_a_failure_is_written_with_its_fingerprint(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_a_failure_has_its_fingerprint(connection: Connection, settle, event: Event) -> None:
     task = claimed_task(connection)
     settle(connection, ending(task, event, cause=CAUSE, failures=1))
     assert connection.execute(

@@ -48,9 +48,7 @@ def taken(connection: Connection, *ids: int, now: datetime = NOW) -> list[int]:
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
-def test_what_runs_is_over_or_is_not_there_stays_as_it_is(
-    connection: Connection, action: BulkAction
-) -> None:
+def test_only_what_waits_is_changed(connection: Connection, action: BulkAction) -> None:
     running = claimed_task(connection, now=NOW).task_id
     over = pending_task(connection, now=NOW)
     cancel(connection, over)
@@ -92,9 +90,7 @@ def test_reschedule_counts_a_delay_from_now(connection: Connection) -> None:
     assert row_of(connection, task_id).due_at == LATER
 
 
-def test_reschedule_leaves_a_held_task_held_and_it_has_the_date_when_it_is_released(
-    connection: Connection,
-) -> None:
+def test_a_rescheduled_task_stays_held_and_gets_the_date_later(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
     do(connection, BulkAction.HOLD, task_id)
     assert do(connection, BulkAction.RESCHEDULE, task_id) == [task_id]
@@ -113,9 +109,7 @@ def test_reprioritise_lets_a_scan_that_has_passed_find_it_again(connection: Conn
     assert found(connection, LATER) == [second, first]
 
 
-def test_move_puts_it_into_another_queue_and_ends_the_wait_for_the_limit_of_the_old(
-    connection: Connection,
-) -> None:
+def test_move_gives_it_another_queue_and_ends_its_wait_for_a_limit(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
     full = WaitingReason(WaitingKind.QUEUE, "default")
     park_tasks(connection, [task_id], full, timedelta(days=1), now=NOW)
@@ -135,9 +129,7 @@ def test_what_waits_for_its_date_still_does_in_its_new_queue(connection: Connect
 
 
 @pytest.mark.parametrize("run_at", [NOW, LATER])
-def test_what_is_held_is_found_by_no_scan_and_taken_by_no_claim(
-    connection: Connection, run_at: datetime
-) -> None:
+def test_no_scan_and_no_claim_takes_what_is_held(connection: Connection, run_at: datetime) -> None:
     task_id = pending_task(connection, run_at=run_at, now=NOW)
     assert do(connection, BulkAction.HOLD, task_id) == [task_id]
     assert do(connection, BulkAction.HOLD, task_id) == []
@@ -187,9 +179,7 @@ def test_a_task_that_expires_can_be_released(connection: Connection) -> None:
     assert taken(connection, task_id, now=LATER) == [task_id]
 
 
-def test_a_cancelled_one_shows_the_date_that_it_had_and_comes_back_free(
-    connection: Connection,
-) -> None:
+def test_a_cancelled_one_shows_the_date_it_had_and_comes_back_free(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=LATER, now=NOW)
     do(connection, BulkAction.HOLD, task_id)
     cancel(connection, task_id, now=NOW)
@@ -207,9 +197,7 @@ def test_people_read_held_and_the_date_that_it_gets_back(connection: Connection)
     assert (task.held, task.due_at) == (True, LATER)
 
 
-def test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held(
-    connection: Connection,
-) -> None:
+def test_a_producer_that_reschedules_by_unique_key_leaves_it_held(connection: Connection) -> None:
     options: dict[str, Any] = {"unique_key": "k", "on_conflict": "reschedule", "now": NOW}
     task_id = pending_task(connection, **options)
     do(connection, BulkAction.HOLD, task_id)
@@ -264,9 +252,7 @@ def test_a_disabled_task_is_enabled_again_and_found(connection: Connection) -> N
     assert taken(connection, task_id, now=LATER) == [task_id]
 
 
-def test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due(
-    connection: Connection,
-) -> None:
+def test_a_disabled_task_waits_for_no_limit_and_leaves_when_due(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOW)
     park_tasks(connection, [task_id], WaitingReason(WaitingKind.QUEUE, "default"), HOUR, now=NOW)
     do(connection, BulkAction.DISABLE, task_id)
@@ -312,9 +298,7 @@ def test_a_rate_puts_nobody_off_and_releases_what_is_held(connection: Connection
     assert (row.due_at, row.held_due_at) == (NOW + 12 * HOUR, None)
 
 
-def test_a_release_at_a_rate_spreads_what_is_late_and_is_early_for_nobody(
-    connection: Connection,
-) -> None:
+def test_a_release_at_a_rate_spreads_what_is_late_and_nothing_else(connection: Connection) -> None:
     gap = timedelta(seconds=2)
     late = [pending_task(connection, now=NOW) for _ in range(4)]
     dated = pending_task(connection, run_at=MUCH_LATER, now=NOW)

@@ -107,9 +107,7 @@ def test_filters_narrow_what_is_found(connection: Connection, filters, names) ->
     ['{"x": 1e100000}', '{"x": ' + "[" * 5000 + "]" * 5000 + "}"],
     ids=["number", "nesting"],
 )
-def test_a_payload_that_nobody_can_read_hides_only_itself(
-    connection: Connection, payload: str
-) -> None:
+def test_an_unreadable_payload_hides_only_itself(connection: Connection, payload: str) -> None:
     connection.execute(
         text("INSERT INTO task_pending (name, payload) VALUES ('bad', CAST(:p AS jsonb))"),
         {"p": payload},
@@ -280,9 +278,7 @@ def test_a_payload_of_up_to_32_levels_is_stored_and_a_deeper_one_refused(
         assert stored.payload == payload
 
 
-def test_a_payload_of_a_whole_mebibyte_is_stored_where_the_limit_allows_it(
-    connection: Connection,
-) -> None:
+def test_a_payload_of_a_mebibyte_is_stored_if_the_limit_allows_it(connection: Connection) -> None:
     payload = {"x": "é" * (2**19 - 5)}
     task_id = create_one(connection, validate_task(NewTask("t", payload), None, 2**20))
     stored = get(connection, task_id)
@@ -291,9 +287,7 @@ def test_a_payload_of_a_whole_mebibyte_is_stored_where_the_limit_allows_it(
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_one_bad_task_of_a_batch_is_refused_before_any_is_written(
-    connection: Connection, bad: int
-) -> None:
+def test_one_bad_task_refuses_its_batch_before_any_write(connection: Connection, bad: int) -> None:
     new = [NewTask("t", {"n": float("nan") if n == bad else n}) for n in range(3)]
     with pytest.raises(InvalidTaskError):
         create_many(connection, [validate_task(task, None, LIMIT) for task in new])

@@ -111,9 +111,7 @@ def test_none_is_a_number_of_tasks(connection: Connection) -> None:
     assert create_many(connection, []) == []
 
 
-def test_a_taken_unique_key_gives_the_holders_id_and_creates_nothing(
-    connection: Connection,
-) -> None:
+def test_a_taken_unique_key_gives_its_holders_id_creates_nothing(connection: Connection) -> None:
     holder = create_one(connection, a_row(unique_key="k"))
     again = create_one(connection, a_row(unique_key="k"))
     assert (again, again.created) == (holder, False)
@@ -166,9 +164,7 @@ def test_a_key_that_a_pending_task_holds_is_no_reason_to_warn(
     assert caplog.text == ""
 
 
-def test_a_second_producer_of_a_key_waits_and_sees_the_first_ones_task_after_its_commit(
-    engine: Engine,
-) -> None:
+def test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k"))
         waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
@@ -177,9 +173,7 @@ def test_a_second_producer_of_a_key_waits_and_sees_the_first_ones_task_after_its
         assert (second, second.created) == (first, False)
 
 
-def test_a_second_producer_of_a_key_waits_and_creates_it_after_the_firsts_rollback(
-    engine: Engine,
-) -> None:
+def test_a_second_producer_waits_and_creates_it_after_the_firsts_rollback(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k"))
         waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
@@ -191,9 +185,7 @@ def test_a_second_producer_of_a_key_waits_and_creates_it_after_the_firsts_rollba
         assert pool_of_task(a, second) == "pending PENDING"
 
 
-def test_a_batch_waits_for_the_producer_of_one_of_its_keys_and_then_names_its_task(
-    engine: Engine,
-) -> None:
+def test_a_batch_waits_for_the_producer_of_a_key_and_then_names_its_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k1"))
         rows = [a_row(unique_key=f"k{n}") for n in range(3)]
@@ -222,9 +214,7 @@ def test_a_batch_takes_its_keys_in_the_order_of_their_bytes(connection: Connecti
     assert list(stored) == sorted(keys)
 
 
-def test_a_key_whose_holder_this_snapshot_cannot_see_is_an_error_and_not_a_second_task(
-    engine: Engine,
-) -> None:
+def test_a_key_whose_holder_the_snapshot_lacks_is_an_error_not_a_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         b.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         count(b)
@@ -263,9 +253,7 @@ class TestBelowSqlalchemy:
         )
         return sent
 
-    def test_the_transaction_is_begun_and_the_callers_to_end(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_it_begins_a_transaction_without_an_end(self, engine: Engine, sent: list[str]) -> None:
         with engine.connect() as connection:
             kept = create_one(connection, a_row())
             connection.commit()
@@ -275,9 +263,7 @@ class TestBelowSqlalchemy:
             assert row_of(connection, kept) is not None
             assert row_of(connection, undone) is None
 
-    def test_an_error_is_sqlalchemys_and_undoes_the_savepoint(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_an_sqlalchemy_error_undoes_a_savepoint(self, engine: Engine, sent: list[str]) -> None:
         with engine.begin() as connection:
             kept = create_one(connection, a_row())
             with (
@@ -289,9 +275,7 @@ class TestBelowSqlalchemy:
             assert error.value.params["priority"] == 10
             assert row_of(connection, kept) is not None
 
-    def test_a_lost_connection_is_known_to_sqlalchemy(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_sqlalchemy_knows_a_lost_connection(self, engine: Engine, sent: list[str]) -> None:
         with engine.connect() as connection, engine.connect() as other:
             pid = connection.connection.driver_connection.info.backend_pid
             other.execute(text("SELECT pg_terminate_backend(:pid, 9000)"), {"pid": pid})

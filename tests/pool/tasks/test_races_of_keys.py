@@ -96,9 +96,7 @@ def test_the_second_waits_for_the_first_and_creates_only_after_its_rollback(
 
 @pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_of_two_that_find_the_key_free_again_one_is_given_it(
-    engine: Engine, pair: Pair, scope: str, end: str
-) -> None:
+def test_of_two_at_a_free_key_one_has_it(engine: Engine, pair: Pair, scope: str, end: str) -> None:
     a, b = pair
     old = freed(a, scope)
     first = create_one(a, keyed(scope))
@@ -127,9 +125,7 @@ def test_who_only_gets_the_holder_holds_up_nobody_else(pair: Pair, scope: str) -
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("point", range(5))
-def test_another_create_commits_between_any_two_statements(
-    pair: Pair, scope: str, point: int
-) -> None:
+def test_another_create_commits_between_two_statements(pair: Pair, scope: str, point: int) -> None:
     a, b = pair
     if scope in ("queued", "for_period 1h"):
         freed(a, scope)
@@ -150,9 +146,7 @@ def test_another_create_commits_between_any_two_statements(
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(
-    engine: Engine, pair: Pair, scope: str
-) -> None:
+def test_same_keys_in_any_order_do_not_deadlock(engine: Engine, pair: Pair, scope: str) -> None:
     a, b = pair
     rows = [keyed(scope, key=key) for key in ("b", "B", "ä", "a", "_", "Z", "aa")]
     create_many(a, rows)
@@ -161,9 +155,7 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(
     assert not any(i.created for i in waiting.result())
 
 
-def test_a_key_that_becomes_free_behind_its_turn_does_not_make_batches_deadlock(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_key_freed_behind_its_turn_deadlocks_no_batches(engine: Engine, pair: Pair) -> None:
     a, b = pair
     holder = committed(a, create_one, keyed(None, key="a"))
     rows = [keyed(None, key="a"), keyed(None, key="b")]
@@ -198,9 +190,7 @@ def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
 # producer x claim
 
 
-def test_a_claim_is_open_then_a_create_for_the_queue_waits_and_makes_another(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_create_for_the_queue_waits_for_a_claim_and_is_new(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     assert take(a, first) == [first]
@@ -211,9 +201,7 @@ def test_a_claim_is_open_then_a_create_for_the_queue_waits_and_makes_another(
     assert second != first
 
 
-def test_a_claim_is_open_then_after_its_rollback_the_first_is_still_in_the_queue(
-    engine: Engine, pair: Pair
-) -> None:
+def test_after_a_claims_rollback_the_first_is_in_the_queue(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     take(a, first)
@@ -274,9 +262,7 @@ def test_a_claim_is_open_then_who_would_change_the_task_waits_and_leaves_it_alon
 
 
 @pytest.mark.parametrize("scope", [None, "for_period 1h", "forever"])
-def test_a_create_that_changes_nothing_does_not_keep_its_holder_from_being_claimed(
-    pair: Pair, scope: str
-) -> None:
+def test_a_create_that_changes_nothing_stops_no_claim_of_its_holder(pair: Pair, scope: str) -> None:
     a, b = pair
     first = committed(a, create_one, keyed(scope))
     create_one(a, keyed(scope))
@@ -334,9 +320,7 @@ def test_a_key_that_is_being_given_away_is_not_pruned(pair: Pair, scope: str) ->
 
 
 @pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
-def test_prune_reads_then_the_key_is_given_away_then_it_leaves_it(
-    engine: Engine, pair: Pair, scope: str
-) -> None:
+def test_prune_leaves_a_key_given_away_meanwhile(engine: Engine, pair: Pair, scope: str) -> None:
     a, b = pair
     old = freed(a, scope)
     committed(a, create_one, keyed("for_period 1ms", key="for the gate"))

@@ -46,9 +46,7 @@ def finished(connection: Connection, event: Event = Event.FAIL, **options) -> in
 
 
 @pytest.mark.parametrize("event", [Event.FAIL, Event.SUCCEED, Event.SKIP, Event.CANCEL])
-def test_a_finished_task_comes_back_due_now_under_its_own_id(
-    connection: Connection, event: Event
-) -> None:
+def test_a_finished_task_comes_back_due_now_by_its_id(connection: Connection, event: Event) -> None:
     task_id = finished(connection, event)
     assert requeue(connection, task_id, now=LATER) is Requeued.REQUEUED
     assert pool_of_task(connection, task_id) == "pending PENDING"
@@ -57,9 +55,7 @@ def test_a_finished_task_comes_back_due_now_under_its_own_id(
 
 
 @pytest.mark.parametrize("event", [Event.FAIL, Event.SUCCEED])
-def test_the_attempts_go_on_and_the_charges_start_anew(
-    connection: Connection, event: Event
-) -> None:
+def test_attempts_go_on_and_charges_start_anew(connection: Connection, event: Event) -> None:
     table = "task_error" if event is Event.FAIL else "task_completed"
     task_id = finished(connection, event, failures=2, crashes=1)
     connection.execute(text(f"UPDATE {table} SET retry_level = 3 WHERE id = :id"), {"id": task_id})
@@ -155,9 +151,7 @@ def test_a_wish_to_cancel_is_forgotten(connection: Connection) -> None:
     assert row_of(connection, task.task_id).cancel_requested_at is None
 
 
-def test_a_task_that_was_skipped_because_it_was_disabled_is_enabled(
-    connection: Connection,
-) -> None:
+def test_a_task_that_was_skipped_when_disabled_is_enabled(connection: Connection) -> None:
     task_id = pending_task(connection, enabled=False)
     sweep(connection, [task_id])
     requeue(connection, task_id)
@@ -186,9 +180,7 @@ def test_a_pending_task_is_cancelled_at_once(connection: Connection) -> None:
     assert pool_of_task(connection, task_id) == "completed CANCELLED"
 
 
-def test_a_task_of_the_future_is_cancelled_and_keeps_the_time_at_which_it_was_due(
-    connection: Connection,
-) -> None:
+def test_a_cancelled_task_of_the_future_keeps_its_due_time(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON + timedelta(days=9))
     cancel(connection, task_id, now=NOON)
     row = row_of(connection, task_id, "task_completed")
@@ -315,9 +307,7 @@ def test_it_tells_who_shall_stop(connection: Connection) -> None:
     assert save_checkpoint(connection, task.fence, AT_5) is True
 
 
-def test_nobody_else_has_the_row_until_the_commit_and_the_renewal_does_not_wait(
-    engine: Engine,
-) -> None:
+def test_nobody_else_has_the_row_until_the_commit_no_renewal_waits(engine: Engine) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection)
     with two(engine) as (a, b):

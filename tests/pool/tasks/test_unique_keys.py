@@ -91,7 +91,7 @@ class TestWhatCountsAsTaken:
         requeue(connection, first, now=NOON)
         assert made(connection, scope) == first
 
-    def test_a_period_is_over_by_the_databases_clock_even_while_its_task_waits(
+    def test_a_period_ends_by_the_databases_clock_while_its_task_waits(
         self, connection: Connection
     ) -> None:
         first = made(connection, "for_period 1h")
@@ -112,9 +112,7 @@ class TestWhatCountsAsTaken:
         assert made(connection, scope, key="other").created
 
     @pytest.mark.parametrize("scope", ["queued", *LASTING])
-    def test_the_scope_of_who_has_a_key_says_how_long(
-        self, connection: Connection, scope: str
-    ) -> None:
+    def test_the_scope_says_how_long_it_is_taken(self, connection: Connection, scope: str) -> None:
         first = made(connection, "forever")
         run(connection, first, Event.SUCCEED)
         assert made(connection, scope) == first
@@ -141,9 +139,7 @@ class TestWhatCountsAsTaken:
 
 class TestPolicies:
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_raise_names_the_holder_and_writes_nothing(
-        self, connection: Connection, scope: str | None
-    ) -> None:
+    def test_raise_names_the_holder_only(self, connection: Connection, scope: str | None) -> None:
         first = made(connection, scope)
         with pytest.raises(UniqueKeyTakenError, match=f"'k' of t is taken by task {first}") as e:
             made(connection, scope, on_conflict="raise")
@@ -151,9 +147,7 @@ class TestPolicies:
         assert count(connection) == 1
 
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_raise_creates_where_the_key_is_free(
-        self, connection: Connection, scope: str | None
-    ) -> None:
+    def test_raise_creates_if_it_is_free(self, connection: Connection, scope: str | None) -> None:
         assert made(connection, scope, on_conflict="raise").created
 
     @pytest.mark.parametrize("scope", [None, *SCOPES])
@@ -231,7 +225,7 @@ class TestPolicies:
         assert row_of(connection, first).due_at == NOON + due
 
     @pytest.mark.parametrize("retries", [False, True])
-    def test_the_longest_wait_bounds_the_date_of_a_held_task(
+    def test_the_longest_wait_bounds_held_ones(
         self, connection: Connection, *, retries: bool
     ) -> None:
         """Its ``due_at`` lies in the year 9899, and is no bound."""
@@ -245,9 +239,7 @@ class TestPolicies:
 
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_what_runs_is_left_alone(
-        self, connection: Connection, scope: str | None, policy: str
-    ) -> None:
+    def test_what_runs_stays(self, connection: Connection, scope: str | None, policy: str) -> None:
         first = made(connection, scope, {"n": 1})
         run(connection, first)
         before = row_of(connection, first)
@@ -260,9 +252,7 @@ class TestPolicies:
 
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", LASTING)
-    def test_what_is_over_is_left_alone(
-        self, connection: Connection, scope: str, policy: str
-    ) -> None:
+    def test_what_is_over_is_left(self, connection: Connection, scope: str, policy: str) -> None:
         first = made(connection, scope, {"n": 1})
         run(connection, first, Event.SUCCEED)
         again = made(connection, scope, {"n": 2}, on_conflict=policy)
@@ -272,7 +262,7 @@ class TestPolicies:
 
 class TestMany:
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_of_duplicates_in_one_call_the_first_is_created(
+    def test_of_duplicates_the_first_is_new(
         self, connection: Connection, scope: str | None
     ) -> None:
         rows = [keyed(scope, {"n": n}, key) for n, key in enumerate("abacab")]
