@@ -85,16 +85,12 @@ def test_fail_fast_calls_the_others_off(yard: Yard, flaw: Flaw) -> None:
 @pytest.mark.test_all
 def test_continue_does_all_others_and_fails_at_the_end(yard: Yard, flaw: Flaw) -> None:
     it = job(yard, flaw, on_abort="continue")
-
     view = yard.run(it)
-
     assert view.batch.status is BatchStatus.FAILED
     assert yard.statuses(view.batch.id) == ["COMPLETED", "COMPLETED", "FAILED", "COMPLETED"]
     flaw.mended = True
     before = len(yard.calls)
-
     view = yard.run(it)
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
     assert sorted(chain(*yard.calls[before:])) == list(range(56, 76))
@@ -103,16 +99,13 @@ def test_continue_does_all_others_and_fails_at_the_end(yard: Yard, flaw: Flaw) -
 @pytest.mark.test_all
 def test_a_partition_is_tried_again_from_its_checkpoint(yard: Yard, flaw: Flaw) -> None:
     it = job(yard, flaw, on_abort=("retry_partition", 2))
-
     view = yard.run(it)
-
     assert view.batch.status is BatchStatus.FAILED
     assert view.steps[0].round == 2
     runs = yard.sql("SELECT count(*) FROM task_error WHERE name = 'job:step'")
     assert runs == 3
     assert yard.statuses(view.batch.id) == ["COMPLETED", "COMPLETED", "FAILED", "COMPLETED"]
     flaw.mended = True
-
     assert yard.run(it).batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
 
@@ -127,7 +120,6 @@ def test_a_partition_that_succeeds_when_tried_again_completes_the_job(yard: Yard
         flaw(ctx, rows)
 
     it = job(yard, mending, on_abort="retry_partition")  # type: ignore[arg-type]
-
     assert yard.run(it).batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
 
@@ -166,9 +158,7 @@ def test_a_compensation_that_fails_fails_the_step(yard: Yard, flaw: Flaw) -> Non
         raise LookupError
 
     it = job(yard, flaw, on_abort=("compensate", undo), join="best_effort")
-
     view = yard.run(it)
-
     assert view.batch.status is BatchStatus.FAILED
     assert yard.statuses(view.batch.id)[2] == "FAILED"
     assert len(yard.done) == 80  # the compensation is rolled back
@@ -186,9 +176,7 @@ def test_a_compensation_that_fails_fails_the_step(yard: Yard, flaw: Flaw) -> Non
 def test_joins_that_can_do_without(yard: Yard, flaw: Flaw, join: Any, status: BatchStatus) -> None:
     after = yard.step(name="after", commit_every=5)
     step = yard.step(flaw, commit_every=5, max_attempts=1, join=join)
-
     view = yard.run(yard.job(step, after))
-
     assert view.batch.status is status
     done = list(range(1, 56)) + list(range(76, 101))
     both = status is BatchStatus.COMPLETED
@@ -198,9 +186,7 @@ def test_joins_that_can_do_without(yard: Yard, flaw: Flaw, join: Any, status: Ba
 @pytest.mark.test_all
 def test_any_is_done_with_the_first_one_and_calls_the_others_off(yard: Yard) -> None:
     yard.rows(MANY)
-
     view = yard.run(yard.job(yard.step(join="any", cuts=tuple(range(2, MANY)))), together=False)
-
     assert view.batch.status is BatchStatus.COMPLETED
     statuses = yard.statuses(view.batch.id)
     assert "COMPLETED" in statuses
@@ -394,36 +380,28 @@ def test_a_partition_that_is_retried_by_hand_while_its_step_goes_on_is_done(yard
     yard.plan()
     task_id = task_of(yard, "")
     fails(yard, task_id)
-
     requeued(yard, task_id)
-
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
     assert yard.done == ALL
 
 
 @pytest.mark.test_all
-def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
-    yard: Yard, database: Database
-) -> None:
+def test_a_join_retried_by_hand_goes_on_if_its_step_does(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step())
     first = go_until(yard, job, ":join")
     fails(yard, task_of(yard, ":join"))
     requeued(yard, task_of(yard, ":join", "task_error"))
     assert yard.view(first).batch.status is BatchStatus.COMPLETED
-
     second = go_until(yard, job, ":join", {"other": 1})
     fails(yard, task_of(yard, ":join"))
     assert end_lost_batches(database) == [second]
     requeued(yard, task_of(yard, ":join", "task_error"))
-
     assert yard.view(second).batch.status is BatchStatus.FAILED
 
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("word", [":plan", ":reduce"])
-def test_what_has_done_its_work_and_is_requeued_does_it_no_second_time(
-    yard: Yard, word: str
-) -> None:
+def test_what_is_requeued_after_its_work_does_it_no_second_time(yard: Yard, word: str) -> None:
     yard.rows(100)
     merged: list[int] = []
     job = yard.job(yard.step(reduce=lambda ctx, parts: merged.append(len(list(parts)))))
@@ -445,7 +423,6 @@ def test_what_is_at_work_is_left_alone(yard: Yard, database: Database) -> None:
     while yard.sql("SELECT count(*) FROM task_pending"):
         assert end_lost_batches(database) == []
         yard.plan()
-
     assert end_lost_batches(database) == []
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 
@@ -473,17 +450,13 @@ def test_an_instance_that_was_to_stop_is_stopped(yard: Yard, database: Database)
     batch_id = go_until(yard, job, ":join")
     yard.stop(batch_id)
     cancelled(yard, task_of(yard, ":join"))
-
     assert end_lost_batches(database) == [batch_id]
-
     assert yard.view(batch_id).batch.status is BatchStatus.STOPPED
     assert yard.go_on_with(job, batch_id).batch.status is BatchStatus.COMPLETED
 
 
 @pytest.mark.test_all
-def test_who_restarts_it_just_now_is_neither_waited_for_nor_undone(
-    yard: Yard, database: Database
-) -> None:
+def test_a_restart_just_now_is_neither_awaited_nor_undone(yard: Yard, database: Database) -> None:
     job = yard.job(yard.step())
     batch_id = go_until(yard, job, ":join")
     fails(yard, task_of(yard, ":join"))
@@ -505,9 +478,7 @@ def test_who_restarts_it_just_now_is_neither_waited_for_nor_undone(
 def test_whoever_maintains_looks_after_them(yard: Yard, database: Database) -> None:
     batch_id = go_until(yard, yard.job(yard.step()), ":join")
     cancelled(yard, task_of(yard, ":join"))
-
     Maintainer(database).run_if_due()
-
     assert yard.view(batch_id).batch.status is BatchStatus.FAILED
 
 
@@ -623,9 +594,7 @@ def die(yard: Yard, name: str) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("abandoned", [True, False])
-def test_a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned(
-    yard: Yard, abandoned: bool
-) -> None:
+def test_a_lost_instance_goes_on_by_its_plan_unless_abandoned(yard: Yard, abandoned: bool) -> None:
     """Plan and join lie in the error pool."""
     yard.rows(100)
     begun = yard.start(yard.job(yard.step()))

@@ -61,9 +61,7 @@ def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
 def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
     yard.rows(100)
     step = yard.step(refusing(yard, 7, 8, 9), skip_limit=2, max_attempts=1, cuts=())
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.FAILED
     error = str(yard.parts(view.batch.id)[0].error)
     assert "Row 9 of partition 1 fails (ValueError: row 9 is odd), and no more than 2" in error
@@ -73,9 +71,7 @@ def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
-def test_partitions_side_by_side_leave_out_no_more_than_the_limit_together(
-    yard: Yard, commit: str
-) -> None:
+def test_partitions_together_leave_out_no_more_than_the_limit(yard: Yard, commit: str) -> None:
     """Both have looked, and found room, before either of them commits."""
     yard.rows(100)
     meet = threading.Barrier(2, timeout=10)
@@ -122,9 +118,7 @@ def test_what_other_chunks_left_out_counts(yard: Yard) -> None:
     """Three rows in three chunks, and the limit is two."""
     yard.rows(100)
     step = yard.step(refusing(yard, 7, 17, 27), skip_limit=2, max_attempts=1, cuts=())
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.FAILED
     assert "Row 27 of partition 1 fails" in str(yard.parts(view.batch.id)[0].error)
     assert yard.sql("SELECT count(*) FROM task_batch_skip") == 2
@@ -134,16 +128,13 @@ def test_what_other_chunks_left_out_counts(yard: Yard) -> None:
 def test_only_what_may_be_left_out_is(yard: Yard) -> None:
     yard.rows(10)
     step = yard.step(refusing(yard, 7), skip_limit=5, skips=[LookupError], max_attempts=1, cuts=())
-
     assert yard.run(yard.job(step)).batch.status is BatchStatus.FAILED
 
 
 @pytest.mark.test_all
 def test_rows_are_left_out_of_one_commit_at_the_end_too(yard: Yard) -> None:
     yard.rows(100)
-
     view = yard.run(yard.job(yard.step(refusing(yard, 7), skip_limit=1, commit="end")))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == [i for i in range(1, 101) if i != 7]
 
@@ -250,7 +241,6 @@ def test_a_handler_may_roll_back_a_savepoint_of_its_own(yard: Yard) -> None:
         savepoint.rollback()
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 31))
 
@@ -359,7 +349,6 @@ def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
         yard.note(ctx, rows)
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(), turn=timedelta(0), max_attempts=1)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert runs == list(range(1, 11))
     assert yard.done == list(range(1, 101))
@@ -398,7 +387,6 @@ def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
             cancel_task(connection, ctx.task_id)
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
-
     assert yard.done == list(range(1, 11))
     assert view.batch.status is BatchStatus.FAILED
     assert yard.statuses(view.batch.id) == ["STOPPED"]
@@ -438,7 +426,6 @@ def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) ->
             assert yard.sql(free.format(table)) >= every
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(), commit=commit, max_attempts=1)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
@@ -469,9 +456,7 @@ def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
 def test_all_tasks_behind_the_first_are_hinted_at(yard: Yard, ear: Ear) -> None:  # noqa: F811
     yard.rows(100)
     steps = yard.step(cuts=(50,)), yard.step(name="two", cuts=(50,))
-
     yard.run(yard.job(*steps))
-
     with yard.engine.connect() as connection:
         found = connection.execute(text("SELECT id, name FROM task_completed ORDER BY id"))
         first, *others = found
@@ -502,15 +487,11 @@ class Feeder:
 @pytest.mark.test_all
 @pytest.mark.parametrize("commit", ["every", "end"])
 @pytest.mark.parametrize("planner", [Even(parts=3), Even(parts=1), Hash(parts=2)])
-def test_rows_behind_its_own_end_are_left_to_the_next_instance(
-    yard: Yard, planner: Any, commit: str
-) -> None:
+def test_rows_behind_its_end_are_for_a_new_instance(yard: Yard, planner: Any, commit: str) -> None:
     """A partition ends where it does when its first run starts, so one may be given another's."""
     yard.rows(60)
-
     step = yard.step(Feeder(yard), planner=planner, commit=commit)
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert set(range(1, 61)) <= set(yard.done)
     assert len(yard.done) == len(set(yard.done)) == view.tallies["step"].counts.read < 250
@@ -530,7 +511,6 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
 
     step = yard.step(chunk, cuts=(), max_attempts=5)
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 61))
 
@@ -539,9 +519,7 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
 def test_who_is_given_half_of_the_rest_ends_there_too(yard: Yard) -> None:
     yard.steal_at_once()
     yard.rows(430)
-
     view = yard.run(yard.job(yard.step(Feeder(yard), cuts=(), steal=True)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert view.tallies["step"].total > 1
     assert yard.done == list(range(1, 431))
@@ -553,9 +531,7 @@ def test_rows_that_come_before_a_partition_starts_are_its_own(yard: Yard) -> Non
     begun = yard.start(yard.job(yard.step(cuts=(31,))))
     yard.plan()
     yard.rows(80)
-
     yard.bench.drain()
-
     assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 81))
 
@@ -570,6 +546,5 @@ def test_a_handler_may_do_with_its_list_what_it_likes(yard: Yard, how: str) -> N
         getattr(rows, how)()
 
     view = yard.run(yard.job(yard.step(chunk, cuts=())))
-
     assert yard.done == list(range(1, 61))
     assert view.tallies["step"].counts[:3] == (60, 60, 0)

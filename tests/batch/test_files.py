@@ -90,9 +90,7 @@ def test_every_line_of_json_is_read_once(tmp_path: Path, rows: list, parts: int)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     file = File(str(path), Format.JSON_LINES)
-
     plan = plan_of(file, parts)
-
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     assert read(file, plan) == rows
 
@@ -105,7 +103,6 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, rows: list[str], part
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows([row] for row in rows)
     file = File(str(path), header=False)
     reader = FileReader(file)
-
     for each in plan_of(file, parts).partitions:
         found = list(reader.records(each))
         for place, record in enumerate(found, 1):
@@ -115,9 +112,7 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, rows: list[str], part
 def test_segments_are_about_as_large(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id\n" + "".join(f"{number:05}\n" for number in range(1000)))
-
     plan = plan_of(File(str(path)), 4)
-
     assert [each.rows for each in plan.partitions] == [250] * 4
     assert plan.rows == 1000
     by_rows = FlatFile(rows=100).plan(None, File(str(path)))
@@ -127,9 +122,7 @@ def test_segments_are_about_as_large(tmp_path: Path) -> None:
 def test_a_record_longer_than_a_segment_is_not_divided(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('"' + "line\n" * 100 + '"\nshort\n')
-
     plan = plan_of(File(str(path), header=False), 5)
-
     assert [each.rows for each in plan.partitions] == [1, 1]
 
 
@@ -138,7 +131,6 @@ def test_a_file_without_records_has_no_segments_and_that_is_right(tmp_path: Path
         path = tmp_path / name
         path.write_text(content)
         plan = plan_of(File(str(path)), 3)
-
         assert plan.partitions == ()
         assert problems(None, File(str(path)), plan) == []  # type: ignore[arg-type]
 
@@ -146,7 +138,6 @@ def test_a_file_without_records_has_no_segments_and_that_is_right(tmp_path: Path
 def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('id\n1\n"2\n3\n')
-
     with pytest.raises(PlanError, match="a quote is opened and never closed"):
         plan_of(File(str(path)), 2)
 
@@ -172,7 +163,6 @@ def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
     plan = plan_of(File(str(path)), 2)
     with path.open("a") as out:
         out.write("3\n")
-
     with pytest.raises(WrongPlanError, match="The greatest key is 8"):
         validate(None, File(str(path)), plan)  # type: ignore[arg-type]
 
@@ -182,9 +172,7 @@ def test_a_record_that_cannot_be_read_is_told_when_it_is_decoded(tmp_path: Path)
     path.write_bytes(b"id,name\n1,a\n2\n3,\xff\n4,d\n")
     reader = FileReader(File(str(path)))
     (segment,) = plan_of(reader.file, 1).partitions
-
     good, short, wrong, last = reader.records(segment)
-
     assert reader.decode(good) == {"id": "1", "name": "a"}
     assert reader.decode(last) == {"id": "4", "name": "d"}
     for bad in (short, wrong):
@@ -333,9 +321,7 @@ def test_every_line_of_json_is_read_once_in_any_file(
     text = "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
     path.write_bytes(text.encode("utf-8-sig" if mark else "utf-8"))
     file = File(str(path), Format.JSON_LINES)
-
     plan = FlatFile(parts=data.draw(st.integers(1, 5))).plan(None, file)
-
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     found = [row for each in plan.partitions for row in read_on(file, each, connection, data)]
     assert found == rows
@@ -370,15 +356,11 @@ def read_bytes(folder: Path, content: bytes, parts: int = 2, **options: Any) -> 
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_column_of_nulls_is_extracted_and_read(
-    connection: Connection, tmp_path: Path, parts: int
-) -> None:
+def test_a_column_of_nulls_is_extracted(connection: Connection, tmp_path: Path, parts: int) -> None:
     connection.execute(text("CREATE TEMP TABLE one (note text)"))
     connection.execute(text("INSERT INTO one VALUES (NULL), ('a'), (''), (NULL), ('b')"))
     planner = Extract(parts=parts, path=str(tmp_path / "one.csv"))
-
     plan = planner.plan(connection, Table("one", "note"))
-
     assert [row["note"] for row in read_of_odd_files(planner.file, plan)] == ["", "a", "", "", "b"]
     assert plan.rows == 5
 
@@ -400,26 +382,19 @@ def test_a_job_does_all_rows_of_one_column_with_nulls(yard: Yard, tmp_path: Path
     assert view.tallies["step"].counts.read == 5
 
 
-def test_text_is_extracted_as_utf_8_whatever_the_client_speaks(
-    connection: Connection, tmp_path: Path
-) -> None:
+def test_text_is_extracted_as_utf_8_for_any_client(connection: Connection, tmp_path: Path) -> None:
     connection.execute(text("CREATE TEMP TABLE one (id int, note text)"))
     connection.execute(text("INSERT INTO one VALUES (1, 'größer')"))
     connection.execute(text("SET LOCAL client_encoding = 'LATIN1'"))
     planner = Extract(parts=1, path=str(tmp_path / "one.csv"))
-
     plan = planner.plan(connection, Table("one"))
-
     assert read_of_odd_files(planner.file, plan) == [{"id": "1", "note": "größer"}]
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_blank_lines_are_records_of_files_with_one_column_only(
-    tmp_path: Path, header: bool
-) -> None:
+def test_only_in_files_of_one_column_are_blank_lines_records(tmp_path: Path, header: bool) -> None:
     narrow = read_bytes(tmp_path, b"id\n\n1\r\n\r\n2\n\n", header=header)
     wide = read_bytes(tmp_path, b"id,no\n\n1,2\r\n\r\n3,4\n\n", header=header)
-
     if header:
         assert [row["id"] for row in narrow] == ["", "1", "", "2", ""]
         assert [row["id"] for row in wide] == ["1", "3"]
@@ -437,7 +412,6 @@ def test_the_first_line_that_is_not_blank_is_the_header(tmp_path: Path, before: 
 
 def test_a_mark_of_the_byte_order_is_one_at_the_beginning_only(tmp_path: Path) -> None:
     rows = read_bytes(tmp_path, "\ufeffid\n\ufeffa\nb\n".encode())
-
     assert [row["id"] for row in rows] == ["\ufeffa", "b"]
 
 
@@ -446,9 +420,7 @@ def test_fields_may_be_long(tmp_path: Path) -> None:
     limit = csv.field_size_limit()
     long = "x" * 131_073 + '"\n'
     quoted = long.replace('"', '""')
-
     rows = read_bytes(tmp_path, f'id,"n{quoted}"\n1,"{quoted}"\n2,b\n'.encode())
-
     assert rows == [{"id": "1", "n" + long: long}, {"id": "2", "n" + long: "b"}]
     assert csv.field_size_limit() == limit
 
@@ -472,11 +444,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("header", [True, False])
-def test_what_is_no_text_of_lines_is_refused_at_the_plan(
-    tmp_path: Path, kind: str, header: bool
-) -> None:
+def test_the_plan_refuses_what_is_no_text_of_lines(tmp_path: Path, kind: str, header: bool) -> None:
     reason = "end with CR" if kind.startswith("CR") else "not text in UTF-8"
-
     with pytest.raises(PlanError, match=reason):
         read_bytes(tmp_path, REFUSED[kind], header=header)
 
@@ -505,20 +474,16 @@ def test_a_stray_quote_that_hides_lines_is_refused_at_the_plan(tmp_path: Path, w
 
 def test_a_quote_within_its_line_costs_that_line_at_most(tmp_path: Path) -> None:
     found = read_bytes(tmp_path, b'id,no\n1,5" x 6" pipe\n2,"a"b"\n3,c\n'.replace(b'b"', b"b"))
-
     assert found[0] == {"id": "1", "no": '5" x 6" pipe'}
     assert isinstance(found[1], csv.Error)
     assert found[2] == {"id": "3", "no": "c"}
 
 
 @pytest.mark.parametrize("header", [b"id,no,no", b"id,,no", b'id," ",no', b",", b'"a","a"'])
-def test_a_header_that_names_a_column_twice_or_not_at_all_is_refused(
-    tmp_path: Path, header: bytes
-) -> None:
+def test_a_header_with_a_column_twice_or_unnamed_is_refused(tmp_path: Path, header: bytes) -> None:
     row = b"1,2,3"[: 2 * header.count(b",") + 1]
     with pytest.raises(PlanError, match="has a blank name, or one twice"):
         read_bytes(tmp_path, header + b"\n" + row + b"\n")
-
     columns = [word.strip('"') for word in header.decode().split(",")]
     found = read_bytes(tmp_path, header + b"\n" + row + b"\n", header=False)
     assert found == [columns, row.decode().split(",")]
@@ -528,9 +493,7 @@ def test_numbers_of_json_are_exact_and_keys_come_once(tmp_path: Path) -> None:
     good = ["12345678901234567.89", "0.1000000000000000000001", "1e400", "-0.0", "123456789" * 9]
     bad = ["NaN", "-Infinity", "Infinity", '1, "n": 2', '{"a": 1, "a": 1}', "1e9999999999999999999"]
     lines = "".join(f'{{"n": {word}}}\n' for word in good + bad)
-
     found = read_bytes(tmp_path, lines.encode(), format=Format.JSON_LINES)
-
     assert [str(row["n"]).lower().replace("e+", "e") for row in found[: len(good)]] == good
     assert [type(each).__name__ for each in found[len(good) :]] == ["ValueError"] * 5 + [
         "InvalidOperation"
@@ -582,7 +545,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_mixed(tmp_path: Path, chang
             reader.read(connection, reader.after(first), 100)
 
 
-def test_a_file_that_changes_during_one_read_is_refused(
+def test_a_file_changed_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rows.csv"

@@ -107,9 +107,7 @@ def test_each_row_is_done_once(yard: Yard, odd: Any, kind: str, parts: int) -> N
     number = odd(kind)
     page_by = "id" if "clock" in kind else None  # its keys are not unique
     step = yard.step(ids, source=ODD, planner=Even(parts=parts), commit_every=2, page_by=page_by)
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, number + 1))
 
@@ -150,7 +148,6 @@ def test_a_row_that_is_left_out_is_named_by_its_whole_key(yard: Yard, odd: Any) 
             raise ValueError("odd")
 
     yard.run(yard.job(yard.step(chunk, source=ODD, planner=Even(parts=1), skip_limit=1)))
-
     assert yard.sql("SELECT key FROM task_batch_skip") == str(int(DIGITS) + 7)
 
 
@@ -187,9 +184,7 @@ def numbers(connection: Connection, *keys: str) -> None:
 
 def test_ranges_of_one_width_have_all_digits(connection: Connection) -> None:
     numbers(connection, f"{DIGITS}.05", f"{DIGITS}.35")
-
     plan = Fixed(Decimal("0.1")).plan(connection, ODD)
-
     lows = [each.range.low for each in plan.partitions if each.range]
     assert lows == [None, *(Decimal(f"{DIGITS}.{tenth}") for tenth in (1, 2, 3))]
     assert problems(connection, ODD, plan) == []
@@ -197,7 +192,6 @@ def test_ranges_of_one_width_have_all_digits(connection: Connection) -> None:
 
 def test_too_many_ranges_of_any_number_are_refused(connection: Connection) -> None:
     numbers(connection, "1e130000", "-1e130000")
-
     with pytest.raises(PlanError, match="too many ranges of 1, more than 10000"):
         Fixed(1).plan(connection, ODD)
 
@@ -205,9 +199,7 @@ def test_too_many_ranges_of_any_number_are_refused(connection: Connection) -> No
 def test_a_bound_that_no_index_holds_is_refused_at_the_plan(connection: Connection) -> None:
     connection.execute(text("CREATE TEMP TABLE odd (id bigint, k text)"))
     connection.execute(text("INSERT INTO odd VALUES (1, repeat('x', 3000)), (2, 'y'), (3, 'a')"))
-
     plan = Even(parts=3).plan(connection, ODD)
-
     assert {each.kind for each in problems(connection, ODD, plan)} == {Fault.TOO_LONG}
     assert problems(connection, ODD, Hash(parts=3).plan(connection, ODD)) == []
 

@@ -187,9 +187,7 @@ def test_every_row_has_one_owner_now_and_later(
     keys = data.draw(some_keys(key_type))
     fill(connection, COLUMNS[key_type], keys)
     planner: Planner = data.draw(st.sampled_from(PLANNERS_OF_RANGES))
-
     plan = planner.plan(connection, ROWS)
-
     assert owners(connection, ROWS, plan) == [1] * len(keys)
     later = [key for key in data.draw(some_keys(key_type)) if key is not None]
     fill(connection, COLUMNS[key_type], later)
@@ -201,7 +199,6 @@ def test_every_row_has_one_owner_now_and_later(
 def test_types_beside_those(connection: Connection, kind: str, planner: Planner) -> None:
     make_table(connection, kind)
     fill(connection, kind, ["3", "1", None, "2", "1", "7"])
-
     assert owners(connection, ROWS, planner.plan(connection, ROWS)) == [1] * 6
 
 
@@ -280,14 +277,11 @@ def test_even_and_hash(
 ) -> None:
     keys = data.draw(some_keys(key_type))
     given_table(connection, key_type, keys)
-
     assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
 
 
 @pytest.mark.parametrize("key_type", COLUMNS)
-def test_ends_of_keys_are_found_with_and_without_an_index(
-    connection: Connection, key_type: KeyType
-) -> None:
+def test_the_ends_of_keys_need_no_index(connection: Connection, key_type: KeyType) -> None:
     make_table(connection, COLUMNS[key_type])
     found = []
     order = 'COLLATE "C"' if key_type is KeyType.TEXT else ""
@@ -362,9 +356,7 @@ def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -
     keys = [key for key in data.draw(some_keys(key_type)) if not is_odd(key)]
     given_table(connection, key_type, keys)
     planner = KeyList({1: [], 2: [], 3: []}, auto_assign=True)
-
     plan = planner.plan(connection, ROWS)
-
     assert_each_row_has_one_owner(connection, plan, len(keys))
     partitions.remove(connection, "p", started=True)
     partitions.insert(connection, "p", plan)
@@ -426,8 +418,6 @@ def test_physical(
     if rows:
         insert = f"INSERT INTO batch_rows (id, key) VALUES (:id, CAST(:key AS {kind}))"
         connection.execute(text(insert), rows)
-
     plan = Physical(each).plan(connection, ROWS)
-
     assert_each_row_has_one_owner(connection, plan, len(keys))
     assert len({part.source for part in plan.partitions}) == 3

@@ -101,9 +101,7 @@ def tasks_named(yard: Yard, name: str) -> int:
 
 
 @pytest.mark.test_all
-def test_a_stop_waits_for_the_last_chunk_and_finds_its_partition_complete(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_a_stop_waits_for_the_last_chunk_and_finds_it_complete(yard: Yard, job: BatchJob) -> None:
     batch_id = begun(yard, job)
     first, second = Run(yard, batch_id, 1), Run(yard, batch_id, 2)
     with two(yard.engine) as (a, b):
@@ -168,9 +166,7 @@ def test_of_two_restarts_at_once_one_begins(yard: Yard, job: BatchJob) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("commits", [True, False])
-def test_of_two_starts_of_what_has_failed_one_begins(
-    yard: Yard, job: BatchJob, commits: bool
-) -> None:
+def test_of_two_starts_of_a_failed_one_one_begins(yard: Yard, job: BatchJob, commits: bool) -> None:
     batch_id = failed(yard, job)
     with two(yard.engine) as (a, b):
         assert instances.lock_same(a, job.name, identity({}))
@@ -192,9 +188,7 @@ def test_of_two_starts_of_what_has_failed_one_begins(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_of_two_starts_of_something_new_one_makes_it(
-    yard: Yard, job: BatchJob, commits: bool
-) -> None:
+def test_of_two_starts_of_a_new_one_one_makes_it(yard: Yard, job: BatchJob, commits: bool) -> None:
     with two(yard.engine) as (a, b):
         first = start_job(a, job)
         other = blocked(yard.engine, b, a, lambda c: start_job(c, job))
@@ -224,15 +218,12 @@ def test_a_start_that_waits_for_an_abandonment_begins_anew(yard: Yard, job: Batc
         a.commit()
         made = other.result()
         b.commit()
-
     assert made.new
     assert made.batch_id != batch_id
 
 
 @pytest.mark.test_all
-def test_two_last_partitions_at_once_make_one_join_and_one_next_step(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_two_last_partitions_make_one_join_and_one_next_step(yard: Yard, job: BatchJob) -> None:
     batch_id = begun(yard, job)
     first, second = Run(yard, batch_id, 1), Run(yard, batch_id, 2)
     with two(yard.engine) as (a, b):
@@ -252,9 +243,7 @@ def test_two_last_partitions_at_once_make_one_join_and_one_next_step(
     assert yard.done == list(range(1, 21))
 
 
-def test_a_step_that_ends_and_a_run_at_its_last_chunk_are_in_no_deadlock(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_a_step_that_ends_and_a_last_chunk_are_in_no_deadlock(yard: Yard, job: BatchJob) -> None:
     """Both lock the partition before its task and its group."""
     batch_id = begun(yard, job)
     run = Run(yard, batch_id, 2)
@@ -310,9 +299,7 @@ def test_what_is_being_planned_is_not_abandoned(yard: Yard) -> None:
     assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
 
 
-def test_an_abandonment_waits_for_the_plan_that_is_committed_just_now(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_an_abandonment_waits_for_a_plan_that_commits_now(yard: Yard, job: BatchJob) -> None:
     batch_id = yard.start(job).batch_id
     with two(yard.engine) as (a, b):
         assert instances.lock(a, batch_id)  # as the plan does before it enters its partitions
@@ -323,9 +310,7 @@ def test_an_abandonment_waits_for_the_plan_that_is_committed_just_now(
         b.rollback()
 
 
-def test_a_lease_that_is_over_is_not_taken_between_the_last_look_and_the_commit(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_no_lease_is_taken_between_the_last_look_and_the_commit(yard: Yard, job: BatchJob) -> None:
     batch_id = begun(yard, job)
     run = Run(yard, batch_id)
     late = datetime.now(UTC) + timedelta(hours=1)
@@ -341,9 +326,7 @@ def test_a_lease_that_is_over_is_not_taken_between_the_last_look_and_the_commit(
         assert run.tell(a) is None
 
 
-def test_a_cancellation_waits_for_a_chunks_commit_and_the_next_one_hears_of_it(
-    yard: Yard, job: BatchJob
-) -> None:
+def test_a_cancel_waits_for_a_chunk_and_the_next_one_hears_it(yard: Yard, job: BatchJob) -> None:
     batch_id = begun(yard, job)
     run = Run(yard, batch_id)
     with two(yard.engine) as (a, b):

@@ -77,16 +77,13 @@ def test_what_was_begun_in_an_earlier_run_is_left_as_it_is(connection: Connectio
         text("UPDATE task_partition SET checkpoint = CAST(:it AS jsonb) WHERE id = :id"),
         {"it": json.dumps(begun), "id": ids[1]},
     )
-
     assert list(replan(connection, "p#1", ROWS, Even(parts=2))) == [3]
 
 
 def test_only_some_are_divided(connection: Connection) -> None:
     rows(connection, "text", "i::text")
     partitions.insert(connection, "p#1", Even(parts=3).plan(connection, ROWS), batch_id=1)
-
     made = replan(connection, "p#1", ROWS, Even(parts=2), {2, 9})
-
     assert list(made) == [4]
     plan = Repository("p#1").plan(connection, ROWS)
     assert [each.number for each in plan.partitions] == [1, 2, 3, 4]
@@ -100,7 +97,6 @@ def test_nothing_that_waits_is_nothing_to_divide(connection: Connection) -> None
 def test_hashes_are_not_divided(connection: Connection) -> None:
     rows(connection, "bigint", "i")
     partitions.insert(connection, "p#1", Hash(parts=2).plan(connection, ROWS), batch_id=1)
-
     with pytest.raises(PlanError, match=r"partition 1 .* cannot be divided"):
         replan(connection, "p#1", ROWS, Even(parts=2))
 
@@ -115,9 +111,7 @@ def letters(engine: Engine) -> Iterator[Table]:
         connection.execute(text("DROP TABLE letters"))
 
 
-def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
-    engine: Engine, letters: Table
-) -> None:
+def test_a_run_started_meanwhile_has_a_smaller_range(engine: Engine, letters: Table) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
         ids = partitions.insert(a, "p#1", plan, batch_id=1)
@@ -135,9 +129,7 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
         assert str(seen.partition) == "partition 1 (key < 5)"
 
 
-def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(
-    engine: Engine, letters: Table
-) -> None:
+def test_a_partition_started_meanwhile_is_left_alone(engine: Engine, letters: Table) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
         ids = partitions.insert(a, "p#1", plan, batch_id=1)
@@ -146,9 +138,7 @@ def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(
         a.commit()
         assert partition_progress.start(a, ids[1], task.fence)
         waiting = blocked(engine, b, a, lambda c: replan(c, "p#1", letters, Even(parts=2)))
-
         a.commit()
-
         assert waiting.result() == {}
 
 
@@ -157,9 +147,7 @@ def test_statistics_split_without_reading(connection: Connection) -> None:
     with pytest.raises(PlanError, match=r"no statistics of batch_rows\. Run ANALYZE"):
         Even(parts=4, how=How.STATISTICS).plan(connection, ROWS)
     connection.execute(text("ANALYZE batch_rows"))
-
     plan = Even(parts=4, how=How.STATISTICS).plan(connection, ROWS)
-
     assert problems(connection, ROWS, plan) == []
     spans = [each.range for each in plan.partitions]
     assert spans[0] == Range(None, 9)  # one key has more than half of the rows
@@ -167,13 +155,9 @@ def test_statistics_split_without_reading(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("how", [How.EXACT, How.SAMPLE])
-def test_estimates_are_what_is_there_even_if_one_key_has_most(
-    connection: Connection, how: How
-) -> None:
+def test_estimates_are_right_even_if_one_key_has_most(connection: Connection, how: How) -> None:
     rows(connection, "text", "CASE WHEN i < 60 THEN 'm' ELSE chr(i) END")
-
     plan = Even(parts=5, how=how).plan(connection, ROWS)
-
     found = owned(connection, plan.partitions)
     assert [each.rows for each in plan.partitions] == found
     assert len(found) < 5
@@ -186,10 +170,8 @@ def test_a_big_table_is_sampled_and_a_small_one_is_not(connection: Connection) -
     assert find(connection, ROWS).rows is None
     connection.execute(text("ANALYZE batch_rows"))
     relation = find(connection, ROWS)
-
     *_, small = Even(parts=2).cut(connection, relation)
     *_, big = Even(parts=2).cut(connection, replace(relation, size_bytes=BIG_BYTES + 1))
-
     assert (relation.rows, relation.size_bytes) == (100, 8192)
     assert (small, big) == (How.EXACT, How.SAMPLE)
     assert Even(size="4kB").plan(connection, ROWS).partitions[1].range == Range(51, None)
@@ -202,10 +184,8 @@ def test_a_partitioned_table_is_as_big_as_its_parts(connection: Connection) -> N
         connection.execute(text(f"CREATE TABLE parts_{part} PARTITION OF parts {bound}"))
     connection.execute(text("INSERT INTO parts SELECT i FROM generate_series(1, 1000) i"))
     connection.execute(text("ANALYZE parts"))
-
     whole = find(connection, Table("parts"))
     halves = [find(connection, Table(f"parts_{part}")) for part in range(2)]
-
     assert whole.rows == sum(half.rows or 0 for half in halves) == 1000
     assert whole.size_bytes == sum(half.size_bytes or 0 for half in halves) > 0
 
@@ -264,9 +244,7 @@ def test_new_rows_and_new_keys_have_it_before_and_after(table: Yard) -> None:
     table.sql("INSERT INTO todo (id, amount) VALUES (-1, 0)")
     table.sql("UPDATE todo SET id = -2 WHERE id = 2")
     assert by(table.engine, 3) == 0
-
     assert rebalance(table.engine) == ROWS_OF_REBALANCE - 1
-
     table.sql("INSERT INTO todo (id, amount) VALUES (-3, 0)")
     table.sql("UPDATE todo SET id = -4 WHERE id = 4")
     assert by(table.engine, 5) == 0
@@ -320,7 +298,6 @@ def test_a_row_that_others_move_meanwhile_is_met_in_the_next_pass(table: Yard) -
             )
 
     assert rebalance(table.engine, told=move) == ROWS_OF_REBALANCE
-
     assert by(table.engine, 5) == 0
 
 
@@ -366,7 +343,6 @@ def test_an_instance_of_another_table_is_in_nobodys_way(table: Yard) -> None:
     JOBS["other"] = job
     table.start(job)
     table.plan()
-
     assert rebalance(table.engine) == ROWS_OF_REBALANCE
     table.sql("DROP TABLE elsewhere")
 
@@ -448,10 +424,8 @@ def keep(connection: Connection, number: int, span: str | None, **columns: Any) 
 @pytest.mark.parametrize(("ranges", "kind", "words"), GIVEN)
 def test_ranges_in_code(orders: Connection, ranges: list, kind: Fault, words: list[str]) -> None:
     plan = KeyRanges(ranges).plan(orders, ORDERS)
-
     with pytest.raises(WrongPlanError) as refused:
         validate(orders, ORDERS, plan, aligned=kind is Fault.SPANNING)
-
     assert kind in {problem.kind for problem in refused.value.problems}
     assert all(word in str(refused.value) for word in words)
 
@@ -466,17 +440,13 @@ def test_ranges_in_code(orders: Connection, ranges: list, kind: Fault, words: li
         (["[,)"], Fault.TOO_FEW, ["1 partitions", "2 are needed"]),
     ],
 )
-def test_rows_in_the_repository(
-    orders: Connection, spans: list[str], kind: Fault, words: list[str]
-) -> None:
+def test_kept_ranges(orders: Connection, spans: list[str], kind: Fault, words: list[str]) -> None:
     for number, span in enumerate(spans):
         keep(orders, number, span)
     plan = Repository("nightly").plan(orders, ORDERS)
     aligned, at_least = kind is Fault.SPANNING, 2 if kind is Fault.TOO_FEW else 1
-
     with pytest.raises(WrongPlanError) as refused:
         validate(orders, ORDERS, plan, aligned=aligned, at_least=at_least)
-
     assert kind in {problem.kind for problem in refused.value.problems}
     assert all(word in str(refused.value) for word in words)
 
@@ -486,7 +456,6 @@ def test_rows_in_the_repository_that_are_right(orders: Connection) -> None:
     keep(orders, 2, "[10,20)")
     keep(orders, 3, "[20,)")
     plan = Repository("nightly").plan(orders, ORDERS)
-
     assert problems(orders, ORDERS, plan, at_least=3) == []
     (spanning,) = problems(orders, ORDERS, plan, aligned=True)
     assert spanning.numbers == (3,)
@@ -497,18 +466,14 @@ def test_a_bound_of_the_right_column_that_is_no_key(orders: Connection) -> None:
     keep(orders, 1, None, key_type="uuid", text_range="[,hello)")
     keep(orders, 2, None, key_type="uuid", text_range="[hello,)")
     tickets = Table("tickets")
-
     first, _ = problems(orders, tickets, Repository("nightly").plan(orders, tickets))
-
     assert first.kind is Fault.WRONG_TYPE
     assert "'hello' is not of type uuid" in str(first)
 
 
 def test_a_repository_for_another_type_of_key(orders: Connection) -> None:
     keep(orders, 1, None, key_type="text", text_range="[,)")
-
     (problem,) = problems(orders, ORDERS, Repository("nightly").plan(orders, ORDERS))
-
     assert problem.kind is Fault.WRONG_TYPE
     assert "splits by text, but the key is of type integer" in str(problem)
 
@@ -534,9 +499,7 @@ def test_values_that_no_list_has(orders: Connection) -> None:
 def test_rows_without_a_key_that_no_list_has(orders: Connection) -> None:
     orders.execute(text("INSERT INTO orders VALUES (31, NULL)"))
     places = Table("orders", key="place")
-
     (problem,) = problems(orders, places, KeyList({1: ["A", "B", "C"]}).plan(orders, places))
-
     assert "no partition owns NULL" in str(problem)
 
 
@@ -544,9 +507,7 @@ def test_keys_that_cannot_be_listed(orders: Connection) -> None:
     orders.execute(text("CREATE TABLE days (id date)"))
     orders.execute(text("INSERT INTO days VALUES ('2026-05-01'), ('infinity')"))
     days = Table("days")
-
     (problem,) = problems(orders, days, KeyList({1: []}, auto_assign=True).plan(orders, days))
-
     assert problem.kind is Fault.UNOWNED
     assert "keys that cannot be listed, like infinity. Split by ranges or by hash" in str(problem)
 
@@ -554,7 +515,6 @@ def test_keys_that_cannot_be_listed(orders: Connection) -> None:
 def test_too_many_keys_to_list(orders: Connection) -> None:
     more = f"INSERT INTO orders SELECT i, '' FROM generate_series(100, 100 + {MOST_VALUES}) i"
     orders.execute(text(more))
-
     with pytest.raises(PlanError, match=f"orders has more than {MOST_VALUES} different keys"):
         KeyList({1: []}).plan(orders, ORDERS)
 
@@ -565,17 +525,13 @@ def test_a_partition_that_the_database_got_since(orders: Connection) -> None:
     orders.execute(text("CREATE TABLE orders_9 PARTITION OF orders FOR VALUES FROM (90) TO (99)"))
     assert problems(orders, ORDERS, plan) == []
     orders.execute(text("INSERT INTO orders VALUES (91)"))
-
     (problem,) = problems(orders, ORDERS, plan)
-
     assert "No partition covers public.orders_9" in str(problem)
 
 
 def test_a_source_that_is_none(orders: Connection) -> None:
     keep(orders, 1, "[,)", source="elsewhere")
-
     found = problems(orders, ORDERS, Repository("nightly").plan(orders, ORDERS))
-
     assert {each.kind for each in found} == {Fault.NO_SOURCE, Fault.SHORT}
     assert "public.orders_1, public.orders_2, public.orders_rest" in str(found[0])
 
@@ -596,7 +552,6 @@ def test_a_table_that_is_not_there(orders: Connection, source: Table, words: str
 
 def test_a_key_of_a_type_that_cannot_be_split(orders: Connection) -> None:
     orders.execute(text("CREATE TABLE odd (id float8)"))
-
     with pytest.raises(PlanError, match="id of odd is of type double precision, which cannot"):
         Hash(parts=2).plan(orders, Table("odd"))
 
@@ -617,7 +572,6 @@ def test_what_cannot_be_planned(orders: Connection, planner: Any, words: str) ->
 
 def test_too_many_ranges(orders: Connection) -> None:
     orders.execute(text("INSERT INTO orders VALUES (1000000)"))
-
     with pytest.raises(PlanError, match="Keys from 1 to 1000000 make 1000000 ranges of 1, more"):
         Fixed(1).plan(orders, ORDERS)
 
@@ -640,5 +594,4 @@ def test_an_amount_that_is_none(amount: dict) -> None:
 def test_nothing_of_a_wrong_plan_is_in_the_repository(orders: Connection) -> None:
     with pytest.raises(WrongPlanError):
         validate(orders, ORDERS, KeyRanges([(1, 2)]).plan(orders, ORDERS))
-
     assert orders.execute(text("SELECT count(*) FROM task_partition")).scalar_one() == 0

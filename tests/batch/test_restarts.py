@@ -51,7 +51,6 @@ def test_the_same_parameters_are_the_same_instance(yard: Yard) -> None:
     first = yard.start(job, {"month": "2026-10"})
     other = yard.start(job, {"month": "2026-11"})
     yard.bench.drain()
-
     assert first.batch_id != other.batch_id
     with pytest.raises(BatchStateError, match="is complete with these parameters") as refused:
         yard.start(job, {"month": "2026-10", "dry": True})
@@ -61,7 +60,6 @@ def test_the_same_parameters_are_the_same_instance(yard: Yard) -> None:
 def test_an_instance_that_runs_is_not_started_twice(yard: Yard) -> None:
     job = yard.job(yard.step())
     begun = yard.start(job)
-
     with pytest.raises(BatchStateError, match=r"is RUNNING\. Wait"):
         yard.start(job)
     with pytest.raises(BatchStateError, match=r"is RUNNING\. Wait"):
@@ -112,9 +110,7 @@ def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> N
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("cuts", [(), (10, 20, 30, 40, 50, 60, 70, 80, 90)])
-def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
-    yard: Yard, cuts: tuple[int, ...]
-) -> None:
+def test_another_number_of_parts_leaves_a_begun_plan(yard: Yard, cuts: tuple[int, ...]) -> None:
     yard.rows(100)
 
     def broken(ctx: Any, rows: Any) -> None:
@@ -189,9 +185,7 @@ def test_a_stop_before_anything_ran(yard: Yard) -> None:
     job = yard.job(yard.step())
     begun = yard.start(job)
     yard.stop(begun.batch_id)
-
     yard.bench.drain()
-
     assert yard.view(begun.batch_id).batch.status is BatchStatus.STOPPED
     assert yard.run(job).batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 11))
@@ -200,7 +194,6 @@ def test_a_stop_before_anything_ran(yard: Yard) -> None:
 @pytest.mark.test_all
 def test_who_does_not_run_cannot_be_stopped(yard: Yard) -> None:
     view = yard.run(yard.job(yard.step()))
-
     with pytest.raises(BatchStateError, match="does not run"):
         yard.stop(view.batch.id)
     with pytest.raises(BatchStateError, match="There is no batch 12345"):
@@ -231,7 +224,6 @@ def test_an_abandoned_instance_makes_room_for_another(yard: Yard) -> None:
 
 def test_what_runs_is_not_abandoned(yard: Yard) -> None:
     begun = yard.start(yard.job(yard.step()))
-
     with yard.engine.begin() as connection, pytest.raises(BatchStateError, match="Stop it first"):
         abandon_job(connection, begun.batch_id)
 
@@ -245,9 +237,7 @@ def test_an_instance_whose_tasks_are_gone_can_go_on(yard: Yard) -> None:
     yard.plan()
     yard.sql("DELETE FROM task_pending")
     assert yard.view(begun.batch_id).is_lost
-
     view = yard.run(job)
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
 
@@ -285,10 +275,8 @@ def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> No
     yard.start(yard.job(yard.step()))
     yard.plan()
     yard.deploy()
-
     job = yard.job(yard.step(), yard.step(name="new"))
     yard.bench.drain()
-
     (batch,) = yard.sql("SELECT array_agg(id) FROM task_batch")
     view = yard.view(batch)
     assert (view.batch.status, len(view.steps), job.name) == ("COMPLETED", 2, "job")
@@ -345,9 +333,7 @@ def test_a_restart_of_a_plan_that_was_refused_plans_anew(yard: Yard) -> None:
 
     assert yard.run(yard.job(yard.step(planner=Refuses(())))).batch.status is BatchStatus.FAILED
     yard.deploy()
-
     view = yard.run(yard.job(yard.step(cuts=(11,))))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 21))
 
@@ -487,9 +473,7 @@ def step_of(odd: Odd) -> Step:
 @pytest.mark.timeout(0)
 @given(data=st.data())
 @any_table
-def test_every_row_is_done_once(
-    connection: Connection, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_all_rows_are_done(connection: Connection, tmp_path: Path, data: st.DataObject) -> None:
     odd = data.draw(odd_tables(tmp_path))
     with connection.begin_nested() as savepoint:
         odd.make(connection)
@@ -513,6 +497,5 @@ def test_what_has_no_exact_order_is_refused_at_the_plan(
 ) -> None:
     odd = Odd(kind, [], domain=domain, reads=reads, planner=Even(parts=2))
     odd.make(connection)
-
     with pytest.raises(PlanError, match="cannot be a key"):
         split(connection, step_of(odd), None)

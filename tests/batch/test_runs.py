@@ -35,9 +35,7 @@ from tests.pool.interleave import two
 @pytest.mark.test_all
 def test_each_row_is_done_once(yard: Yard) -> None:
     yard.rows(100)
-
     view = yard.run(yard.job(yard.step()))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
     assert yard.statuses(view.batch.id) == ["COMPLETED"] * 4
@@ -52,9 +50,7 @@ def test_a_job_exists_if_its_transaction_commits(yard: Yard) -> None:
     with yard.engine.connect() as connection:
         begun = start_job(connection, job)
         connection.rollback()
-
     yard.bench.drain()
-
     assert yard.sql("SELECT count(*) FROM task_batch") == 0
     assert yard.done == []
     assert begun.new
@@ -63,16 +59,13 @@ def test_a_job_exists_if_its_transaction_commits(yard: Yard) -> None:
 @pytest.mark.test_all
 def test_a_table_without_rows(yard: Yard) -> None:
     view = yard.run(yard.job(yard.step()))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.calls == []
 
 
 def test_a_step_that_reads_nothing_is_called_once(yard: Yard) -> None:
     calls = []
-
     view = yard.run(yard.job(Step("mail", None, chunk=lambda ctx, rows: calls.append(list(rows)))))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert calls == [[]]
 
@@ -89,7 +82,6 @@ def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
             step("a"), step("c", after=["a"]), step("b", after=["a"]), step("d", after=["b", "c"])
         )
     )
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert (order[0], set(order[1:3]), order[3]) == ("a", {"b", "c"}, "d")
 
@@ -176,7 +168,6 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
         yard.note(ctx, rows)
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(), commit="end")))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert before == [0] * len(before)
     assert len(before) > 9
@@ -187,9 +178,7 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
 @pytest.mark.parametrize(("says", "written"), [(1, 12), (-1, 100), ("many", 100), (True, 100)])
 def test_a_handler_may_say_how_many_rows_it_wrote(yard: Yard, says: Any, written: int) -> None:
     yard.rows(100)
-
     view = yard.run(yard.job(yard.step(lambda ctx, rows: says)))
-
     assert view.tallies["step"].counts.written == written  # chunks of 10, 10 and 5
     assert view.tallies["step"].counts.read == 100
 
@@ -201,7 +190,6 @@ def test_logs_and_tasks_say_which_partition(yard: Yard, caplog: pytest.LogCaptur
         ctx.log.error("a word")
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(21,))))
-
     words = [record for record in caplog.records if record.message.endswith(": a word")]
     assert {record.partition_no for record in words} == {1, 2}  # type: ignore[attr-defined]
     assert {record.batch_id for record in words} == {view.batch.id}  # type: ignore[attr-defined]
@@ -210,9 +198,7 @@ def test_logs_and_tasks_say_which_partition(yard: Yard, caplog: pytest.LogCaptur
 
 def test_a_wrong_plan_starts_nothing(yard: Yard) -> None:
     yard.rows(10)
-
     view = yard.run(yard.job(yard.step(source=Table("nowhere"), planner=Refusing())))
-
     assert view.batch.status is BatchStatus.FAILED
     assert view.steps[0].status is StepStatus.FAILED
     assert view.steps[0].error == "There is a gap: 5 <= key < 7."
@@ -328,9 +314,7 @@ def completes(yard: Yard, source: Any, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_table_without_rows_is_done(yard: Yard, name: str) -> None:
     yard.sql("ANALYZE todo")
-
     completes(yard, TODO, planner=PLANNERS[name])
-
     assert yard.sql("SELECT count(*) FROM pg_views WHERE viewname LIKE 'todo_part%'") == 0
 
 
@@ -339,7 +323,6 @@ def test_a_table_without_rows_is_done(yard: Yard, name: str) -> None:
 def test_of_no_partitions_all_are_complete(yard: Yard, tmp_path: Path, join: Any) -> None:
     path = tmp_path / "rows.csv"
     path.touch()
-
     assert completes(yard, File(str(path)), join=join) == []
 
 
@@ -360,14 +343,12 @@ def test_a_file_without_records_is_done(
 ) -> None:
     path = tmp_path / "rows"
     path.write_text(content)
-
     completes(yard, File(str(path), form), planner=planner)
 
 
 @pytest.mark.test_all
 def test_an_extract_of_nothing_is_done(yard: Yard, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-
     assert completes(yard, TODO, planner=Extract(parts=4, path=str(path))) == []
 
 
@@ -375,7 +356,6 @@ def test_an_extract_of_nothing_is_done(yard: Yard, tmp_path: Path) -> None:
 def test_a_query_that_finds_nothing_is_done(yard: Yard) -> None:
     yard.rows(10)
     rows = table("todo", column("id"))
-
     completes(yard, Query(select(rows.c.id).where(rows.c.id > 100), "id"))
 
 
@@ -384,7 +364,6 @@ def test_a_query_that_finds_nothing_is_done(yard: Yard) -> None:
 def test_marks_none_of_which_waits_are_done(yard: Yard, planner: str) -> None:
     if planner == "indicator":
         yard.rows(10)  # each has another word than `waiting`
-
     assert len(completes(yard, TODO, planner=PLANNERS[planner])) == 2
 
 
@@ -396,9 +375,7 @@ def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: A
     for part in range(parts):
         bound = f"FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})"
         yard.sql(f"CREATE TABLE todo_{part} PARTITION OF todo {bound}")
-
     found = completes(yard, TODO, planner=Physical(each), page_by="id", aligned=True)
-
     assert len(found) == parts
 
 
@@ -406,7 +383,6 @@ def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: A
 def test_ranges_that_people_keep_of_a_table_without_rows_are_done(yard: Yard) -> None:
     with yard.engine.begin() as connection:
         partitions.insert(connection, "kept", planned(connection))
-
     assert len(completes(yard, TODO, planner=Repository("kept"))) == 1
 
 
@@ -420,9 +396,7 @@ def test_a_commit_at_the_end_of_nothing_is_done(yard: Yard) -> None:
 
 
 @pytest.mark.test_all
-def test_a_restart_finds_what_came_meanwhile_where_there_was_no_partition(
-    yard: Yard, tmp_path: Path
-) -> None:
+def test_a_restart_of_no_partition_finds_what_came_meanwhile(yard: Yard, tmp_path: Path) -> None:
     """Of an empty plan nothing is kept: it is made anew."""
     path = tmp_path / "rows.csv"
     path.write_text("id\n")
@@ -455,16 +429,13 @@ def test_at_least_one_partition_may_be_asked_for(yard: Yard, tmp_path: Path) -> 
     path = tmp_path / "rows.csv"
     path.write_text("id\n")
     step = Step("step", File(str(path)), chunk=yard.note, at_least=1)
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.FAILED
     assert "There are 0 partitions, but 1 are needed." in str(view.steps[0].error)
 
 
 def test_a_table_that_is_not_divided_has_no_parts_to_follow(yard: Yard) -> None:
     view = yard.run(yard.job(Step("step", Table("todo"), chunk=yard.note, planner=Physical())))
-
     assert "todo has no partitions in the database. Split it by Even." in str(view.steps[0].error)
 
 
@@ -516,9 +487,7 @@ def test_what_is_over_for_long_goes_with_all_that_it_left(yard: Yard, keeps: Kee
     before = rows(yard)
     old(yard, it)
     assert rows(yard) == [2 * number for number in before] == [2, 2, 28, 4, 200]
-
     pruned = keeps().run()
-
     assert (pruned.batches, ids(yard), rows(yard)) == (1, [young], before)
     assert keeps("forever").run().batches == 0
 
@@ -570,7 +539,6 @@ def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) ->
 def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
     batch_id = old(yard, job(yard))
     task_id = yard.bench.create("other", biz_key=f"batch:{batch_id}")
-
     assert keeps().run().batches == 0
     yard.sql("DELETE FROM task_pending WHERE id = :id", id=task_id)
     assert keeps().run().batches == 1
@@ -579,7 +547,6 @@ def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
 @pytest.mark.test_all
 def test_jobs_have_ages_of_their_own(yard: Yard, keeps: Keeps) -> None:
     kept, other = old(yard, job(yard, name="payroll")), old(yard, job(yard, name="night"))
-
     assert keeps("forever,night=500d").run().batches == 0
     assert keeps("365d,payroll=forever").run().batches == 1
     assert ids(yard) == [kept]
@@ -591,9 +558,7 @@ def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, ke
     it = yard.job(yard.step())
     first = old(yard, it, {"month": "2026-11"})
     keeps().run()
-
     view = yard.run(it, {"month": "2026-11"})
-
     assert view.batch.id != first
     assert view.batch.status is BatchStatus.COMPLETED
     assert len(yard.done) == 200
@@ -621,14 +586,12 @@ def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps:
 def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps) -> None:
     it = job(yard)
     held, other = old(yard, it), old(yard, it, {"n": 2})
-
     with two(yard.engine) as (a, b):
         a.execute(text("SELECT FROM task_batch WHERE id = :id FOR UPDATE"), {"id": held})
         assert keeps().run().batches == 1
         assert b.scalar(text("SELECT count(*) FROM task_partition")) == 2
         a.rollback()
         b.rollback()
-
     assert other not in ids(yard)
     assert keeps().run().batches == 1
 
@@ -638,7 +601,6 @@ def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
     old(yard, job(yard))
     with yard.engine.connect() as connection:
         (told,) = preview_retention(connection, yard.bench.settings())
-
     assert (told.pool, told.what, told.rows, told.how, told.kept) == (
         *(None, "task_batch", 1),
         *("deleted", "365d"),
@@ -733,7 +695,6 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
 @pytest.mark.test_all
 def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
     view = family.run(family.job(family.step(note, cuts=(), skip_limit=1, max_attempts=1)))
-
     assert view.batch.status is BatchStatus.FAILED
     error = str(family.parts(view.batch.id)[0].error)
     assert "Row 13 of partition 1 fails (ForeignKeyViolation" in error
@@ -761,9 +722,7 @@ def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
-    stumbles: Yard, through: str
-) -> None:
+def test_a_conflict_in_a_deferred_trigger_is_waited_out(stumbles: Yard, through: str) -> None:
     stumbles.sql("""
         CREATE CONSTRAINT TRIGGER stumble AFTER INSERT ON done DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION stumble()""")
@@ -773,7 +732,6 @@ def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
         stumbles.note(ctx, rows)
 
     view = stumbles.run(stumbles.job(stumbles.step(chunk, cuts=(), max_attempts=1)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert stumbles.done == list(range(1, 21))
     assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0
@@ -781,9 +739,7 @@ def test_what_passes_is_waited_out_when_a_deferred_trigger_says_it(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_what_passes_is_waited_out_when_the_commit_itself_says_it(
-    stumbles: Yard, through: str
-) -> None:
+def test_a_conflict_at_the_commit_itself_is_waited_out(stumbles: Yard, through: str) -> None:
     """It is deferred by the very statement that writes the checkpoint, behind all others."""
     stumbles.sql("CREATE TABLE late (id int)")
     stumbles.sql("""

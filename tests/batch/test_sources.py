@@ -163,7 +163,6 @@ def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
 
     planner = Indicator(2, marker=Marker("mark"))
     view = yard.run(yard.job(Step("s", Table("todo"), planner=planner, chunk=chunk, skip_limit=1)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.sql("SELECT string_agg(DISTINCT mark, ' ' ORDER BY mark) FROM todo") == "done error"
     assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
@@ -217,9 +216,7 @@ def test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out(
     step = yard.step(
         source=Table("todo", "place"), planner=Even(2), page_by=page_by, max_attempts=1
     )
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.FAILED
     assert len(yard.done) == len(set(yard.done)) < 100
     errors = [each.error for each in (*view.steps, *yard.parts(view.batch.id))]
@@ -278,9 +275,7 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     """Two takers would wait for each other's rows, and roll back, for ever."""
     yard.rows(10)
     step = Step("s", TODO, planner=Indicator(2), chunk=yard.note, commit="end")
-
     view = yard.run(yard.job(step))
-
     assert view.batch.status is BatchStatus.FAILED
     assert 'Remove commit="end"' in str(view.steps[0].error)
     assert yard.calls == []
@@ -308,7 +303,6 @@ def test_rows_without_what_they_are_read_by_are_refused_at_the_plan(yard: Yard) 
 def test_rows_are_told_apart_by_a_primary_key_of_several_columns(yard: Yard) -> None:
     yard.rows(40)
     yard.sql("ALTER TABLE todo DROP CONSTRAINT todo_pkey, ADD PRIMARY KEY (amount, id)")
-
     for key in ("place", "amount", "id"):
         step = yard.step(source=Table("todo", key), planner=Even(2), commit_every=3)
         view = yard.run(yard.job(step, name=f"by_{key}"))
@@ -331,7 +325,6 @@ def test_a_row_is_named_by_all_that_is_unique_of_it(yard: Yard, key: str) -> Non
 
     step = yard.step(chunk, source=Table("todo", key), planner=Even(1), skip_limit=1)
     yard.run(yard.job(step))
-
     name = yard.sql("SELECT key FROM task_batch_skip")
     assert name == ("5, 77" if key == "id" else "77, 5")
 
@@ -381,9 +374,7 @@ def ids(connection: Connection, plan: Plan, source: Table = ROWS) -> list[int]:
 @pytest.mark.parametrize(
     "planner", [Even(parts=3), Hash(parts=3), KeyList({1: [], 2: []}, auto_assign=True)]
 )
-def test_views_show_each_row_once(
-    connection: Connection, key_type: KeyType, planner: Planner
-) -> None:
+def test_views_show_all_rows(connection: Connection, key_type: KeyType, planner: Planner) -> None:
     make_table(connection, COLUMNS[key_type])
     keys = [*SOME[key_type], None]
     if isinstance(planner, KeyList):
@@ -438,7 +429,6 @@ def test_views_of_physical_partitions(connection: Connection) -> None:
 
 def test_marked_rows_have_no_view(connection: Connection) -> None:
     make_table(connection, "bigint")
-
     with pytest.raises(PlanError, match="There is no view of partition 1"):
         Views(Indicator(parts=1), "v").plan(connection, ROWS)
 
@@ -449,10 +439,8 @@ def test_a_stored_bucket_splits_as_the_hash_does(connection: Connection, key_typ
     fill(connection, COLUMNS[key_type], [*SOME[key_type], None])
     buckets.add_bucket(connection, ROWS, "in bucket", 3)
     fill(connection, COLUMNS[key_type], [*SOME[key_type], None])  # of new rows, too
-
     stored = Hash(parts=3, column="in bucket").plan(connection, ROWS)
     computed = Hash(parts=3).plan(connection, ROWS)
-
     assert problems(connection, ROWS, stored) == []
     for one, other in zip(stored.partitions, computed.partitions, strict=True):
         assert read(connection, ROWS, stored, one) == read(connection, ROWS, computed, other)
@@ -481,7 +469,6 @@ def test_rows_without_a_bucket_need_an_owner(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE batch_rows ADD COLUMN bucket integer"))
     before = Hash(parts=2, column="bucket").plan(connection, ROWS)
     connection.execute(text("UPDATE batch_rows SET bucket = 1 WHERE key = 1"))
-
     assert problems(connection, ROWS, before) == []
     assert len(ids(connection, before)) == 2
 
@@ -491,10 +478,8 @@ def test_a_query_is_split_like_a_table(connection: Connection) -> None:
     fill(connection, "bigint", [*range(20), None])
     rows = table("batch_rows", column("id"), column("key", BigInteger))
     source = Query(select(rows.c.id, (rows.c.key % 7).label("rest")), "rest")
-
     for planner in (Even(parts=3), Hash(parts=3), KeyRanges([(None, 3), (3, None)])):
         plan = planner.plan(connection, source)
-
         assert problems(connection, source, plan) == []
         seen = [i for each in plan.partitions for i in read(connection, source, plan, each)]
         assert len(seen) == len(set(seen)) == 21
@@ -544,7 +529,6 @@ both = pytest.mark.parametrize("take", [by_column, beside])
 def test_two_take_different_rows_and_wait_for_nobody(letters: Engine, take: Take) -> None:
     with two(letters) as (a, b):
         first, second = take(a, 4), take(b, 4)
-
     assert len(first) == len(second) == 4
     assert not set(first) & set(second)
 
@@ -557,7 +541,6 @@ def test_who_rolls_back_leaves_his_rows_to_others(letters: Engine, take: Take) -
         assert left(b, take)  # a may still roll back
         a.rollback()
         again = take(b, 10)
-
     assert sorted(rest + again) == list(range(1, 11))
 
 
@@ -570,7 +553,6 @@ def test_what_is_committed_is_taken_once(letters: Engine, take: Take) -> None:
                 seen += take(each, 3)
             for each in pair:
                 each.commit()
-
     assert sorted(seen) == list(range(1, 11))
 
 
@@ -604,11 +586,9 @@ def test_rows_of_one_key_are_taken_together(connection: Connection) -> None:
     connection.execute(text("INSERT INTO pairs VALUES ('a'), ('a'), ('b'), ('b'), ('')"))
     pairs = Table("pairs", key="key")
     marks.fill(connection, "p#1", pairs)
-
     beside = marks.take_beside(connection, "p#1", pairs, 2, 1)
     taken = marks.take(connection, pairs, Marker("state"), 2)
     rest = marks.take(connection, pairs, Marker("state"), 9)
-
     assert [row["key"] for row in beside] == ["", "a", "a"]
     assert sorted(row["key"] for row in taken + rest) == ["", "a", "a", "b", "b"]
 
@@ -616,14 +596,12 @@ def test_rows_of_one_key_are_taken_together(connection: Connection) -> None:
 def test_a_row_that_was_deleted_since_is_passed_over(letters: Engine) -> None:
     with letters.begin() as connection:
         connection.execute(text("DELETE FROM letters WHERE id < 3"))
-
         assert beside(connection, 5) == [3, 4, 10]  # they are taken in the order of text
 
 
 def test_a_plan_has_as_many_instances_as_asked(letters: Engine) -> None:
     with letters.begin() as connection:
         plan = Indicator(parts=3, marker=MARKER).plan(connection, LETTERS)
-
         assert str(plan.partitions[0]) == "partition 1 (what it takes first)"
         assert len(plan.partitions) == 3
         assert problems(connection, LETTERS, plan) == []
@@ -633,15 +611,12 @@ def test_rows_without_a_key_cannot_be_marked(connection: Connection) -> None:
     connection.execute(text("CREATE TEMP TABLE pairs (key text, state text)"))
     connection.execute(text("INSERT INTO pairs VALUES ('a'), (NULL)"))
     pairs = Table("pairs", key="key")
-
     (problem,) = problems(connection, pairs, Indicator(parts=2).plan(connection, pairs))
-
     assert "rows without a key, which cannot be marked" in str(problem)
 
 
 @pytest.mark.parametrize("source", [Table("moments", key="at")])
 def test_times_cannot_be_marked_beside(connection: Connection, source: Any) -> None:
     connection.execute(text("CREATE TEMP TABLE moments (at timestamptz)"))
-
     with pytest.raises(PlanError, match="use a number or text"):
         marks.fill(connection, "p", source)

@@ -153,7 +153,6 @@ def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
         seen[ctx.partition_no] = yard.sql("SELECT count(*) FROM task_partition")
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(101, 201, 301), steal=True)), together=False)
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert [seen[number] for number in (1, 2, 3)] == [4, 4, 4]
     assert len(yard.parts(view.batch.id)) > 4
@@ -162,9 +161,7 @@ def test_nothing_is_given_away_while_a_partition_waits(yard: Yard) -> None:
 @pytest.mark.test_all
 def test_without_it_no_partition_is_divided(yard: Yard) -> None:
     yard.rows(400)
-
     view = yard.run(yard.job(yard.step(cuts=())))
-
     assert len(yard.parts(view.batch.id)) == 1
 
 
@@ -319,7 +316,6 @@ def test_who_lost_the_partition_gives_nothing_away(yard: Yard) -> None:
     with yard.engine.connect() as connection:
         table.give(connection)
         assert table.tell(connection) is None
-
     assert table.owned == WHOLE
 
 
@@ -347,7 +343,6 @@ def test_another_that_ends_meanwhile_is_counted_beside_the_new_one(yard: Yard) -
         a.commit()
         waiting.result()
         b.commit()
-
     assert table.group == (3, 1, None)
 
 
@@ -359,7 +354,6 @@ def test_nothing_is_added_to_a_step_that_has_enough(yard: Yard) -> None:
         waiting = blocked(yard.engine, a, b, lambda c: refused(table, c))
         b.commit()
         waiting.result()
-
     assert table.owned == WHOLE
     assert table.group == (2, 1, "SUCCEEDED")
 
@@ -379,7 +373,6 @@ def test_a_stop_waits_for_what_is_given_and_stops_that_too(yard: Yard) -> None:
         a.commit()
         assert waiting.result() == 2
         b.commit()
-
     states = yard.bench.states([each.task_id or 0 for each in yard.parts(table.batch_id)])
     assert states == ["RUNNING", "RUNNING", "CANCELLED"]
 
@@ -404,9 +397,7 @@ def test_a_step_that_stops_divides_nothing(yard: Yard) -> None:
 def test_what_is_no_range_of_keys_is_kept_whole(yard: Yard, planner: Any) -> None:
     yard.rows(100)
     source = TODO if not isinstance(planner, KeyList) else Source("todo", "place")
-
     view = yard.run(yard.job(yard.step(planner=planner, source=source, steal=True)))
-
     assert view.batch.status is BatchStatus.COMPLETED
     assert len(yard.parts(view.batch.id)) == 1
     assert yard.done == list(range(1, 101))
@@ -541,9 +532,7 @@ def test_what_waits_is_divided_beside_what_runs(yard: Yard, waiting: Waiting) ->
     )
 
 
-def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
-    yard: Yard, waiting: Waiting
-) -> None:
+def test_one_that_starts_then_waits_and_has_a_smaller_range(yard: Yard, waiting: Waiting) -> None:
     first = yard.parts(waiting.batch_id)[0]
     with two(yard.engine) as (a, b):
         (task,) = claim(b, [first.task_id or 0], claimer("job:step"), uuid4())

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine
 
 from tasks_app.runtime.db.database import Database
 from tests.pool.database import Ask, bare_database, filled
+from tests.pool.interleave import two
 from tests.servers import Databases
 
 
@@ -49,3 +50,10 @@ def database(empty: Engine) -> Iterator[Connection]:
     """A connection to an empty database."""
     with empty.connect() as connection:
         yield connection
+
+
+@pytest.fixture
+def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
+    """Two connections to the shared database."""
+    with two(engine) as connections:
+        yield connections

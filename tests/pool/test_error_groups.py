@@ -61,7 +61,6 @@ def test_filters_choose_groups(connection: Connection) -> None:
     fail(connection)
     fail(connection, OTHER, name="u", queue="q", at=NOON + timedelta(hours=1))
     hex_ = fingerprint_of(OTHER).hex()
-
     for filters in ({"name": "u"}, {"queue": "q"}, {"fingerprint": hex_}):
         assert [g.fingerprint for g in find_error_groups(connection, **filters)] == [hex_]
     assert len(find_error_groups(connection, since=NOON + timedelta(minutes=1))) == 1
@@ -72,25 +71,20 @@ def test_tasks_of_a_group_come_in_pages_newest_first(connection: Connection) -> 
     ids = [fail(connection, at=NOON + timedelta(minutes=n // 2)) for n in range(5)]
     fail(connection, OTHER)
     hex_ = fingerprint_of(AWAY).hex()
-
     seen, before = [], None
     while page := tasks_of_error_group(connection, hex_, before=before, most=2):
         seen += [task.id for task in page]
         before = (page[-1].finished_at, page[-1].id)
-
     assert seen == ids[::-1]
 
 
 def test_a_requeued_task_leaves_its_group(connection: Connection) -> None:
     requeue(connection, fail(connection))
-
     assert find_error_groups(connection) == []
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_old_rows_get_the_fingerprint_that_new_ones_have(
-    connection: Connection, pruned: bool
-) -> None:
+def test_old_rows_get_the_fingerprint_of_new_ones(connection: Connection, pruned: bool) -> None:
     for cause in (AWAY, OTHER, OTHER):
         fail(connection, cause)
     forget(connection)
@@ -120,7 +114,6 @@ def test_a_cause_is_entered_once_with_its_first_sighting(connection: Connection)
     assert record_new_causes(connection) == [hex_]
     requeue(connection, task_id)
     fail(connection, at=NOON + timedelta(days=1))
-
     assert record_new_causes(connection) == []
     row = connection.execute(text("SELECT * FROM task_fingerprint")).one()
     assert (row.kind, row.message, row.frames) == ("shop.Away", "nobody at #", ["shop.a:act"])

@@ -41,10 +41,8 @@ def held(connection: Connection, *, over: bool = False) -> LockRequest:
 def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pair: tuple) -> None:
     one, other = pair
     assert isinstance(acquire(one, ask_of(exclusive=["a", "b"])), GrantedLocks)
-
     second = blocked(engine, other, one, lambda c: acquire(c, ask_of(exclusive=["b"])))
     one.commit()
-
     assert not isinstance(second.result(), GrantedLocks)
 
 
@@ -61,10 +59,8 @@ def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
         held(one)
     acquire(one, ask_of(exclusive=["a", "b"]), waits=True)
     ask = ask_of(exclusive="b")
-
     second = blocked(engine, other, one, lambda c: acquire_at_once(c, ask))
     one.commit()
-
     assert second.result() is None
     other.commit()
     assert acquire_at_once(other, ask) not in (None, ())
@@ -75,7 +71,6 @@ def test_what_is_free_is_taken_at_once_and_what_is_over_is_not(pair: tuple) -> N
     one, other = pair
     assert isinstance(acquire_at_once(one, ask_of(timedelta(0), exclusive="a")), GrantedLocks)
     one.commit()
-
     assert acquire_at_once(other, ask_of(exclusive="a")) is None
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
@@ -120,7 +115,6 @@ def test_a_renewal_is_open_then_nobody_takes_the_lock_over(pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
     renew(one, [ask.token], LEASE)
-
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     other.commit()
     one.commit()
@@ -131,24 +125,18 @@ def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair
     one, other = pair
     ask = held(one, over=True)
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
-
     renew(one, [ask.token], LEASE)
     one.commit()
     other.commit()
-
     assert renew(one, [ask.token], LEASE) == {ask.token}
 
 
-def test_a_take_over_is_open_then_the_guard_waits_for_it_and_fails(
-    engine: Engine, pair: tuple
-) -> None:
+def test_a_guard_waits_for_an_open_take_over_and_fails(engine: Engine, pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
     acquire(other, ask_of(exclusive="a"))
-
     check = blocked(engine, one, other, lambda c: guard(c, ask.token))
     other.commit()
-
     assert check.result() is False
 
 
@@ -156,16 +144,12 @@ def test_a_take_over_rolls_back_then_the_guard_holds(engine: Engine, pair: tuple
     one, other = pair
     ask = held(one, over=True)
     acquire(other, ask_of(exclusive="a"))
-
     check = blocked(engine, one, other, lambda c: guard(c, ask.token))
     other.rollback()
-
     assert check.result() is True
 
 
-def test_under_an_open_guard_nobody_takes_over_and_renewals_go_on(
-    engine: Engine, pair: tuple
-) -> None:
+def test_an_open_guard_stops_take_overs_not_renewals(engine: Engine, pair: tuple) -> None:
     one, other = pair
     ask = held(one, over=True)
     assert guard(one, ask.token)
@@ -187,7 +171,6 @@ def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tup
     one, other = pair
     ask = held(one, over=True)
     release(one, ask.token)
-
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     other.commit()
     assert not renew(other, [ask.token], LEASE)
@@ -201,7 +184,6 @@ def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
     ask = held(one)
     release(one, ask.token)
     one.rollback()
-
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     assert guard(one, ask.token)
 
@@ -209,11 +191,9 @@ def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
 def test_two_open_up_the_same_resources_in_any_order(engine: Engine, pair: tuple) -> None:
     one, other = pair
     insert_resources(one, ask_of(exclusive=["new", "a", "newer"]))
-
     second = blocked(
         engine, other, one, lambda c: insert_resources(c, ask_of(shared=["newer", "new"]))
     )
     one.commit()
-
     second.result()
     assert isinstance(acquire(other, ask_of(exclusive=["new", "newer"])), GrantedLocks)

@@ -71,9 +71,7 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
     assert failed_attempts(connection, kept)
 
 
-def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(
-    connection: Connection,
-) -> None:
+def test_the_history_goes_bit_by_bit_by_anybody(connection: Connection) -> None:
     day = old_day(connection)
     ids = [finished(connection) for _ in range(5)]
     retention.detach_partition(connection, day)
@@ -93,7 +91,6 @@ def test_a_table_that_somebody_else_detached_is_not_ours_to_drop(connection: Con
     old_day(connection)
     connection.execute(text(f"ALTER TABLE task_completed DETACH PARTITION {NAME}"))
     connection.execute(text(f"COMMENT ON TABLE {NAME} IS 'my archive'"))
-
     assert NAME not in [day.name for day in retention.partitions(connection)[0]]
 
 
@@ -118,9 +115,7 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
 
 
 @pytest.mark.test_all
-def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
-    committed_day: Engine,
-) -> None:
+def test_a_settle_behind_a_waiting_detach_goes_on_after_it(committed_day: Engine) -> None:
     """Somebody's transaction stays open all the time."""
     with two(committed_day) as (a, b), committed_day.connect() as c:
         settled, second = claimed_task(a), claimed_task(a)
@@ -144,9 +139,7 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
         c.commit()
 
 
-def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
-    committed_day: Engine,
-) -> None:
+def test_a_reader_of_the_old_day_keeps_it_and_no_settle_waits(committed_day: Engine) -> None:
     with two(committed_day) as (a, b), committed_day.connect() as c:
         task = claimed_task(c)
         c.commit()
@@ -170,7 +163,6 @@ def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> 
     """No later pass comes to it: the name is done with that day."""
     with two(committed_day) as (a, b):
         a.execute(text(f"SELECT FROM {NAME} FOR UPDATE"))
-
         waits = blocked(
             committed_day,
             b,
@@ -178,7 +170,6 @@ def test_thinning_waits_for_a_row_that_somebody_holds(committed_day: Engine) -> 
             lambda c: retention.thin_partition(c, day_of(c), Mark(names=("t",)))[1],
         )
         a.rollback()
-
         assert waits.result() == 1
 
 
@@ -214,13 +205,11 @@ def finish(connection: Connection, now: datetime) -> int:
 
 def test_partitions_are_missing_from_today_to_fourteen_days_ahead(connection: Connection) -> None:
     days = missing_partitions(connection, now=NOON_OF_PARTITIONS)
-
     assert days == [DAY_OF_PARTITIONS + timedelta(days=n) for n in range(DAYS_AHEAD + 1)]
 
 
 def test_today_is_the_day_in_utc_whatever_the_sessions_zone(connection: Connection) -> None:
     connection.execute(text("SET LOCAL timezone = 'Pacific/Kiritimati'"))
-
     assert (
         missing_partitions(connection, now=DAY_OF_PARTITIONS + timedelta(hours=23))[0]
         == DAY_OF_PARTITIONS
@@ -230,7 +219,6 @@ def test_today_is_the_day_in_utc_whatever_the_sessions_zone(connection: Connecti
 def test_a_partition_that_was_made_is_not_missing(connection: Connection) -> None:
     for day in missing_partitions(connection, now=NOON_OF_PARTITIONS)[:3]:
         add_partition(connection, day)
-
     assert missing_partitions(connection, now=NOON_OF_PARTITIONS)[
         0
     ] == DAY_OF_PARTITIONS + timedelta(days=3)
@@ -238,7 +226,6 @@ def test_a_partition_that_was_made_is_not_missing(connection: Connection) -> Non
 
 def test_the_shared_database_has_its_partitions_from_today_on(connection: Connection) -> None:
     finished = finish(connection, now=None)  # type: ignore[arg-type]
-
     assert missing_partitions(connection) == []
     assert partition_of(connection, finished).startswith("task_completed_p20")
     assert not has_strays(connection)
@@ -258,21 +245,15 @@ def test_a_row_lands_in_the_partition_of_the_day_on_which_it_finished(
 ) -> None:
     connection.execute(text("SET LOCAL timezone = 'America/Los_Angeles'"))
     add_partition(connection, DAY_OF_PARTITIONS)
-
     task_id = finish(connection, at)
-
     assert partition_of(connection, task_id) == partition
 
 
-def test_a_row_in_a_partition_is_found_by_its_id_and_may_be_dropped_with_it(
-    connection: Connection,
-) -> None:
+def test_a_row_in_a_partition_is_found_by_id_and_dropped_with_it(connection: Connection) -> None:
     add_partition(connection, DAY_OF_PARTITIONS)
     task_id = finish(connection, NOON_OF_PARTITIONS)
     assert get(connection, task_id) is not None
-
     connection.execute(text("DROP TABLE task_completed_p20410506"))
-
     assert get(connection, task_id) is None
 
 
@@ -295,17 +276,12 @@ def test_a_partition_has_the_indexes_and_checks_of_its_parent(connection: Connec
 
 def test_rows_in_the_default_partition_are_noticed(connection: Connection) -> None:
     assert not has_strays(connection)
-
     finish(connection, NOON_OF_PARTITIONS)
-
     assert has_strays(connection)
 
 
-def test_a_day_whose_rows_lie_in_the_default_partition_cannot_be_made(
-    connection: Connection,
-) -> None:
+def test_a_day_with_rows_in_the_default_partition_cannot_be_made(connection: Connection) -> None:
     finish(connection, NOON_OF_PARTITIONS)
-
     with pytest.raises(IntegrityError):
         add_partition(connection, DAY_OF_PARTITIONS)
 
@@ -330,18 +306,14 @@ def test_a_settle_into_the_default_partition_is_open_then_a_new_day_gives_up_and
         assert clean_day not in missing_partitions(b, now=NOON_OF_PARTITIONS)
 
 
-def test_a_settle_into_todays_partition_is_open_then_a_new_day_does_not_wait(
-    engine: Engine, clean_day: datetime
-) -> None:
+def test_an_open_settle_of_today_holds_up_no_new_day(engine: Engine, clean_day: datetime) -> None:
     with two(engine) as (a, b):
         task = claimed_task(a)
         a.commit()
         settle_one(a, ending(task))
-
         add_partition(b, clean_day)
         b.commit()
         a.commit()
-
         assert pool_of_task(b, task.task_id) == "completed SUCCEEDED"
 
 
@@ -351,15 +323,11 @@ def test_the_short_lock_timeout_ends_with_its_transaction(engine: Engine, clean_
         connection.rollback()
         add_partition(connection, clean_day)
         connection.commit()
-
         assert connection.execute(text("SHOW lock_timeout")).scalar() == before
 
 
-def test_a_day_that_another_process_made_is_an_error_of_the_database_and_nothing_else(
-    connection: Connection,
-) -> None:
+def test_a_day_made_meanwhile_is_only_an_error_of_the_database(connection: Connection) -> None:
     add_partition(connection, DAY_OF_PARTITIONS)
-
     with pytest.raises(DBAPIError, match="already exists"):
         add_partition(connection, DAY_OF_PARTITIONS)
 
@@ -384,9 +352,7 @@ class TestThinning:
     def test_only_that_name_goes_with_its_history(self, connection: Connection) -> None:
         old_day(connection)
         gone, kept = finished(connection, "mail.send"), finished(connection, "order.pay")
-
         assert thin(connection, "mail.send") == 1
-
         assert get(connection, gone) is None
         assert failed_attempts(connection, gone) == []
         assert get(connection, kept) is not None
@@ -396,7 +362,6 @@ class TestThinning:
         old_day(connection)
         for name in ("a", "b", "a", "a", "b"):
             finished(connection, name)
-
         assert thin(connection, "a", most=2) == 3
         assert count(connection, "task_completed") == 2
 
@@ -405,14 +370,12 @@ class TestThinning:
         early = {"a": ONE, "b": 2 * ONE}
         before = due_names(day_of(connection), early, DAY + 2 * ONE)
         thin(connection, *before)
-
         assert before == ("a",)
         assert due_names(day_of(connection), early, DAY + 2 * ONE) == ()
         assert due_names(day_of(connection), early, DAY + 3 * ONE) == ("b",)
 
     def test_a_day_is_thinned_when_all_of_it_is_old_enough(self, connection: Connection) -> None:
         day = old_day(connection)
-
         assert due_names(day, {"a": ONE}, DAY + 2 * ONE - timedelta(seconds=1)) == ()
 
 
@@ -431,15 +394,12 @@ class TestByAge:
 
     def test_errors_are_kept_for_ever_unless_told_otherwise(self, connection: Connection) -> None:
         failed(connection)
-
         assert self.delete(connection, "forever") == 0
 
     def test_what_is_older_goes_with_its_history(self, connection: Connection) -> None:
         old, young = failed(connection), failed(connection, now=WEEK_LATER - ONE)
-
         assert self.delete(connection, "7d") == 0
         assert self.delete(connection, "6d") == 1
-
         assert get(connection, old) is None
         assert failed_attempts(connection, old) == []
         assert get(connection, young) is not None
@@ -447,15 +407,12 @@ class TestByAge:
 
     def test_names_have_ages_of_their_own(self, connection: Connection) -> None:
         noise, kept, other = (failed(connection, name) for name in ("noise", "kept", "other"))
-
         assert self.delete(connection, "3d,noise=1d,kept=forever") == 2
-
         assert [bool(get(connection, i)) for i in (noise, kept, other)] == [False, True, False]
 
     def test_one_name_of_those_that_stay(self, connection: Connection) -> None:
         for name in ("a", "b", "a", "b", "b", "a"):
             failed(connection, name)
-
         assert self.delete(connection, "forever,a=1d", most=2) == 3
         assert count(connection, "task_error") == 3
 
@@ -464,7 +421,6 @@ class TestByAge:
             held, other = failed(connection), failed(connection)
         with two(engine) as (a, b):
             a.execute(text("SELECT FROM task_error WHERE id = :id FOR UPDATE"), {"id": held})
-
             assert self.delete(b, "1d") == 1
             assert get(b, other) is None
             a.rollback()
@@ -473,10 +429,8 @@ class TestByAge:
     def test_what_would_go_is_counted(self, connection: Connection) -> None:
         failed(connection)
         failed(connection, "kept")
-
         rows, size = retention.count_old(
             connection, ERROR, parse_keep("1d,kept=forever"), now=WEEK_LATER
         )
-
         assert rows == 1
         assert 100 < size < 1_000

@@ -42,11 +42,8 @@ def outcomes(connection: Connection) -> list[tuple]:
     return [tuple(row) for row in rows]
 
 
-def test_a_schedule_is_read_as_it_was_written_and_knows_when_it_is_next(
-    connection: Connection,
-) -> None:
+def test_a_schedule_is_read_as_written_and_knows_when_it_is_next(connection: Connection) -> None:
     made = scheduled(connection, jitter=5, every=60, ends_at=NOON, overlap="queue")
-
     assert made == scheduling.get(connection, "s")
     assert made.plain() == plan(jitter=5, every=60, ends_at=NOON, overlap="queue").plain()
     assert made.next_run_at == NOON - HOUR + timedelta(seconds=60)
@@ -57,7 +54,6 @@ def test_a_schedule_is_read_as_it_was_written_and_knows_when_it_is_next(
 def test_due_is_what_has_come_and_is_enabled(connection: Connection) -> None:
     first, other = scheduled(connection), scheduled(connection, "off")
     scheduling.change(connection, "off", {"enabled": False})
-
     assert scheduling.lock_due(connection, 9, now=NOON - timedelta(microseconds=1)) == ([], None)
     assert scheduling.lock_due(connection, 9, now=NOON) == ([first], NOON)
     assert scheduling.lock_due(connection, 9, only=other.id, now=NOON) == ([], None)
@@ -68,26 +64,20 @@ def test_due_is_what_has_come_and_is_enabled(connection: Connection) -> None:
 def test_a_glance_tells_when_the_next_one_is(connection: Connection) -> None:
     assert check_idle(connection, now=NOON).next_fire_s is None
     scheduled(connection)
-
     assert check_idle(connection, now=NOON - HOUR).next_fire_s == 3600
 
 
-def test_a_schedule_that_somebody_holds_is_passed_by_and_the_others_are_not(
-    engine: Engine,
-) -> None:
+def test_a_schedule_somebody_holds_is_passed_by_and_the_others_are_not(engine: Engine) -> None:
     with two(engine) as (a, b):
         scheduled(a), scheduled(a, "other")
         a.commit()
         held = scheduling.lock_due(a, 1, now=NOON)[0]
-
         left = scheduling.lock_due(b, 9, now=NOON)[0]
-
         assert {each.name for each in held + left} == {"s", "other"}
 
 
 def test_an_instant_is_entered_once_whoever_enters_it(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
-
     assert scheduling.record_fires(connection, {key: Fired.MADE}) == [key]
     assert scheduling.record_fires(connection, {key: Fired.MADE}) == []
     assert (
@@ -103,9 +93,7 @@ def test_two_that_enter_one_instant_wait_for_each_other_and_one_gets_it(engine: 
     with two(engine) as (a, b):
         assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
         waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
-
         a.commit()
-
         assert waiting.result() == []
 
 
@@ -115,15 +103,12 @@ def test_if_the_first_of_two_rolls_back_the_second_gets_it(engine: Engine) -> No
     with two(engine) as (a, b):
         assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
         waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
-
         a.rollback()
-
         assert waiting.result() == [key]
 
 
 def test_what_was_queued_is_made_later_once(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
-
     assert scheduling.record_fires(connection, {key: Fired.QUEUED}) == []
     assert scheduling.record_fires(connection, {key: Fired.QUEUED}) == []
     assert scheduling.record_fires(connection, {key: Fired.MADE}) == [key]
@@ -137,16 +122,13 @@ def test_a_schedules_live_tasks_are_the_newest_that_are_not_over(connection: Con
     ids = [int(pending_task(connection)) for _ in instants]
     scheduling.record_fired_tasks(connection, dict(zip(instants, ids, strict=True)))
     connection.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": ids[-1]})
-
     assert scheduling.live_tasks(connection, [schedule.id, 4711]) == {schedule.id: ids[2:-1]}
 
 
 def test_an_instant_whose_key_was_taken_counts_as_skipped(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
     scheduling.record_fires(connection, {key: Fired.MADE})
-
     scheduling.record_fired_tasks(connection, {key: None})
-
     assert outcomes(connection) == [(NOON, "skipped", None)]
 
 
@@ -172,19 +154,15 @@ def test_the_oldest_are_pruned_first_and_no_more_than_was_said(connection: Conne
         scheduling.record_fires(
             connection, {(schedule.id, NOON + n * HOUR): Fired.MADE}, now=NOON + n * HOUR
         )
-
     assert scheduling.prune_fires(connection, HOUR, 3, now=NOON + 9 * HOUR) == 3
     assert [at for at, *_ in outcomes(connection)] == [NOON + 3 * HOUR]
     assert scheduling.prune_fires(connection, HOUR, 3, now=NOON + 9 * HOUR) == 1
 
 
-def test_a_removed_schedule_takes_its_instants_along_and_leaves_its_tasks(
-    connection: Connection,
-) -> None:
+def test_a_removed_schedule_takes_its_instants_not_its_tasks(connection: Connection) -> None:
     key = (scheduled(connection).id, NOON)
     scheduling.record_fires(connection, {key: Fired.MADE})
     pending_task(connection)
-
     assert scheduling.remove(connection, "s")
     assert not scheduling.remove(connection, "s")
     assert (count(connection, "task_schedule_fire"), count(connection, "task_pending")) == (0, 1)
@@ -218,6 +196,5 @@ def test_a_change_aims_anew_and_from_now_on(connection: Connection) -> None:
 )
 def test_strangers_with_sql_are_held_to_the_rules(connection: Connection, column: str) -> None:
     scheduled(connection)
-
     with pytest.raises(IntegrityError):
         connection.execute(text(f"UPDATE task_schedule SET {column}"))

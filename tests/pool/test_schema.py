@@ -69,9 +69,7 @@ def picture(connection: Connection) -> tuple:
 
 def test_an_empty_database_is_brought_to_the_newest_version(database: Connection) -> None:
     assert current(database) is None
-
     assert migrate(database) == (None, newest())
-
     assert current(database) == newest()
     check_schema(database)
     assert pending_task(database).created
@@ -86,7 +84,6 @@ def test_of_every_table_and_partition_deletes_may_be_replicated(connection: Conn
         FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
     """)
     told_apart = dict(row for row in found if row.relname.startswith("task"))
-
     assert set(told_apart) > TABLES | {"task_completed_default", "task_completed_p20200101"}
     assert [name for name, is_so in told_apart.items() if not is_so] == []
 
@@ -95,7 +92,6 @@ def test_migrating_twice_is_harmless(database: Connection) -> None:
     migrate(database)
     task_id = pending_task(database)
     before = picture(database)
-
     assert migrate(database) == (newest(), newest())
     assert picture(database) == before
     assert pool_of_task(database, task_id) == "pending PENDING"
@@ -109,9 +105,7 @@ def test_step_by_step_the_schema_is_the_same(empty: Engine) -> None:
         at_once = picture(connection)
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
         connection.exec_driver_sql("CREATE SCHEMA public")
-
     assert migration.migrate(Database(url)) == (None, newest())
-
     with empty.connect() as connection:
         assert picture(connection) == at_once
 
@@ -119,7 +113,6 @@ def test_step_by_step_the_schema_is_the_same(empty: Engine) -> None:
 def test_a_migration_that_rolls_back_leaves_nothing(database: Connection) -> None:
     migrate(database)
     database.rollback()
-
     assert current(database) is None
     assert tables(database) == set()
 
@@ -142,25 +135,20 @@ def test_a_migration_is_open_then_the_second_waits_and_finds_it_done(empty: Engi
         with empty.connect() as monitor:
             until(lambda: rests_between_two_questions(monitor, pid_of(b)) or second.done())
         assert not second.done()
-
         a.commit()
-
         assert second.result(PATIENCE_S) == (newest(), newest())
 
 
 def test_the_newest_version_is_the_head_of_the_chain() -> None:
     """Read off the names of the files: who runs tasks shall not load what migrates."""
     scripts = ScriptDirectory.from_config(_config())
-
     assert newest() == scripts.get_current_head()
 
 
 @pytest.mark.test_all
 def test_a_worker_starts_without_loading_what_migrates() -> None:
     code = "import tasks_app.celery, sys; print([m for m in sys.modules if 'alembic' in m])"
-
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-
     assert said.stdout.strip() == "[]"
 
 
@@ -180,14 +168,12 @@ def stands_at(connection: Connection, version: str, oldest: str | None = None) -
 def test_an_older_schema_is_refused_with_the_command_that_helps(connection: Connection) -> None:
     assert check_schema(connection) is None
     stands_at(connection, "0000")
-
     with pytest.raises(SchemaError, match=f"0000; {newest()} is needed. Run: tasks-app migrate$"):
         check_schema(connection)
 
 
 def test_a_newer_schema_that_admits_this_code_is_a_notice(connection: Connection) -> None:
     stands_at(connection, "9999", oldest=newest())
-
     assert check_schema(connection) == (
         f"The schema has version 9999; this code is of {newest()}, and may still run on it. "
         "Upgrade tasks_app soon."
@@ -196,16 +182,13 @@ def test_a_newer_schema_that_admits_this_code_is_a_notice(connection: Connection
 
 
 @pytest.mark.parametrize("oldest", ["9998", None])
-def test_a_schema_that_is_too_new_says_that_the_code_is_old(
-    connection: Connection, oldest: str | None
-) -> None:
+def test_a_schema_too_new_calls_the_code_old(connection: Connection, oldest: str | None) -> None:
     """Not "migrate": this code has not the files for that, and would die in Alembic."""
     stands_at(connection, "9999", oldest)
     said = (
         "^This code is older than the schema: the schema has version 9999 and needs code of "
         f"{oldest or 9999} or newer, this code is of {newest()}. Upgrade tasks_app.$"
     )
-
     for look in (check_schema, check_version, is_behind, migrate):
         with pytest.raises(SchemaError, match=said):
             look(connection)
@@ -213,7 +196,6 @@ def test_a_schema_that_is_too_new_says_that_the_code_is_old(
 
 def test_a_version_that_nobody_made_is_not_migrated(connection: Connection) -> None:
     stands_at(connection, "0000")
-
     with pytest.raises(SchemaError, match="has version 0000, which this code does not know"):
         migrate(connection)
 
@@ -223,20 +205,16 @@ def test_a_role_that_may_not_see_the_version_passes(connection: Connection) -> N
     stands_at(connection, "9999")
     connection.exec_driver_sql("CREATE ROLE of_old")
     connection.exec_driver_sql("SET LOCAL ROLE of_old")
-
     assert check_version(connection) is None
 
 
 def test_the_oldest_code_is_that_of_the_newest_migration(database: Connection) -> None:
     migrate(database)
-
     oldest = text("SELECT oldest_code FROM tasks_app_version")
     assert "0001" <= database.execute(oldest).scalar_one() <= newest()
 
 
-def test_a_migration_that_says_nothing_admits_no_older_code(
-    database: Connection, tmp_path: Path
-) -> None:
+def test_a_migration_without_a_word_admits_no_older(database: Connection, tmp_path: Path) -> None:
     migrate(database)
     shutil.copytree(_migrations(), tmp_path / "migrations")
     silent = f"revision, down_revision = '9999', {newest()!r}\ndef upgrade(): pass\n"
@@ -245,9 +223,7 @@ def test_a_migration_that_says_nothing_admits_no_older_code(
     config.set_main_option("script_location", str(tmp_path / "migrations"))
     config.attributes["connection"] = database
     command.upgrade(config, "head")
-
     oldest = database.execute(text("SELECT oldest_code FROM tasks_app_version")).scalar_one()
-
     assert oldest == "9999"
 
 
@@ -258,7 +234,6 @@ def test_every_migration_says_which_code_may_run_on_it() -> None:
         for script in scripts.walk_revisions()
         if not hasattr(script.module, "OLDEST_CODE")
     ]
-
     assert silent == []
 
 
@@ -268,9 +243,7 @@ def test_the_sql_for_a_dba_makes_the_same_schema(database: Connection) -> None:
         by_command = picture(database)
         savepoint.rollback()
     assert picture(database) == ([], [])
-
     database.connection.driver_connection.execute(migration_sql())
-
     check_schema(database)
     assert picture(database) == by_command
 
@@ -321,9 +294,7 @@ def in_schema(project: Path, code: str, url: str, schema: str) -> str:
 
 
 @pytest.mark.test_all
-def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
-    empty: Engine, project: Path
-) -> None:
+def test_everything_lies_and_works_in_a_schema_of_its_own(empty: Engine, project: Path) -> None:
     url = empty.url.render_as_string(hide_password=False)
 
     said = in_schema(project, LIFE, url, "inside")
@@ -354,9 +325,7 @@ print(*migrate(Database(sys.argv[1])))
 @pytest.mark.test_all
 def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: Path) -> None:
     url = empty.url.render_as_string(hide_password=False)
-
     assert in_schema(project, STEPS, url, "inside") == f"None {newest()}\n"
-
     with empty.connect() as connection:
         assert {name.split(".")[0] for name in tables(connection)} == {"inside"}
         of_indexes = text("SELECT DISTINCT schemaname FROM pg_indexes WHERE indexname LIKE 'task%'")
@@ -366,9 +335,7 @@ def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: 
 @pytest.mark.test_all
 def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> None:
     code = "from tasks_app.pool.schema import migration_sql; print(migration_sql())"
-
     sql = in_schema(project, code, "", "inside")
-
     with empty.connect() as connection:
         connection.connection.driver_connection.execute(sql)
         assert {name.split(".")[0] for name in tables(connection)} == {"inside"}
@@ -376,7 +343,6 @@ def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> Non
 
 def test_the_shared_database_was_migrated_and_is_good(connection: Connection) -> None:
     check_schema(connection)
-
     assert claimed_task(connection)
 
 
@@ -391,12 +357,9 @@ SERVERS_OWN = 50 + 0.2 * ROWS
 
 
 @pytest.mark.parametrize("name", ["task_pending", "task_progress", "task_lock", "task_batch"])
-def test_dead_rows_are_cleared_away_early_and_updates_have_room(
-    connection: Connection, name: str
-) -> None:
+def test_dead_rows_go_early_and_updates_have_room(connection: Connection, name: str) -> None:
     found = dict(tuple(row) for row in connection.execute(OPTIONS, {"name": name}))
     share = found["autovacuum_vacuum_scale_factor"]
-
     assert found["autovacuum_vacuum_threshold"] + share * ROWS <= SERVERS_OWN / 2 + 1_000
     assert found.get("fillfactor", 70) <= 70
 
@@ -443,13 +406,11 @@ def test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it(
     with Session(engine) as session:
         with pytest.raises((SchemaError, ProgrammingError)) as refusal:
             create(session)
-
         with pytest.raises(InternalError, match="current transaction is aborted"):
             session.execute(text("SELECT 1"))
         session.rollback()
         assert session.execute(text("SELECT 1")).scalar() == 1
     engine.dispose()
-
     check(refusal)
 
 
@@ -458,7 +419,6 @@ def test_also_on_a_connection_of_psycopg(bare_url: str, create: Callable[[Any], 
     url = make_url(bare_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection, pytest.raises(SchemaError) as refusal:
         create(connection)
-
     check(refusal)
 
 
@@ -473,7 +433,6 @@ def test_also_in_an_async_session(bare_url: str) -> None:
 
     with pytest.raises(SchemaError) as refusal:
         asyncio.run(create())
-
     check(refusal)
 
 
@@ -481,11 +440,9 @@ def test_a_schema_that_is_too_old_is_said(bare_url: str) -> None:
     engine = create_engine(bare_url)
     with engine.connect() as connection:  # and never commit
         connection.execute(text("CREATE TABLE task_pending (id int)"))
-
         with pytest.raises(SchemaError, match="is not the one that this version needs") as refusal:
             create_task(connection, "t", SECRET)
     engine.dispose()
-
     assert "canary" not in "".join(traceback.format_exception(refusal.value))
 
 
@@ -494,7 +451,6 @@ def test_it_stays_as_it_is(engine: Engine) -> None:
     for _ in range(2):
         with engine.connect() as connection:
             names.append(pool_name(connection))
-
     assert names[0] == names[1]
     assert len(names[0] or "") == 12
 
@@ -518,7 +474,6 @@ def test_a_copy_of_the_database_has_another(engine: Engine, databases: Databases
 
 def test_a_schema_that_knows_none_fails_nobodys_transaction(connection: Connection) -> None:
     connection.execute(text("DROP FUNCTION task_pool()"))
-
     assert pool_name(connection) is None
     assert connection.execute(text("SELECT 1")).scalar() == 1
 
@@ -528,5 +483,4 @@ def test_whoever_may_use_the_schema_may_ask(connection: Connection, role: str) -
     own = pool_name(connection)
     connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
-
     assert pool_name(connection) == own

@@ -121,7 +121,6 @@ IDLE = [
 @pytest.mark.parametrize(("scope", "policy"), WORKING)
 def test_somebody_works(engine: Engine, scope: str, policy: str) -> None:
     seen = all_of(engine, PROCESSES, Load(scope, policy, CREATES, KEYS), working=True)
-
     assert set(seen.errors) <= ({"UniqueKeyTakenError"} if policy == "raise" else set())
     assert seen.twice == 0
     with engine.connect() as connection:
@@ -136,7 +135,6 @@ def test_somebody_works(engine: Engine, scope: str, policy: str) -> None:
 def test_nobody_works(engine: Engine, scope: str, policy: str) -> None:
     """Whatever a scope says of tasks that run or ran: there is exactly one of each key."""
     seen = all_of(engine, PROCESSES, Load(scope, policy, CREATES, KEYS), working=False)
-
     assert set(seen.errors) <= ({"UniqueKeyTakenError"} if policy == "raise" else set())
     assert seen.twice == 0
     assert seen.outcomes["created"] == KEYS

@@ -74,9 +74,7 @@ FEW = 20
 
 @pytest.mark.test_all
 @pytest.mark.timeout(0)
-def test_if_a_gate_has_room_one_that_may_run_does_within_two_seconds(
-    engine: Engine, database_url: str
-) -> None:
+def test_if_a_gate_has_room_one_runs_within_two_seconds(engine: Engine, database_url: str) -> None:
     del engine  # it has been emptied
     shared = Database(database_url)
 

@@ -84,11 +84,9 @@ def with_effects(connection: Connection, task, event: Event = Event.SUCCEED) -> 
 def test_the_last_success_calls_then(connection: Connection, settle) -> None:
     made = group(connection)
     first, second = (claimed_task(connection, task_id) for task_id in made.task_ids)
-
     settle(connection, first)
     assert progress(connection, made) == (1, 0, None)
     assert called(connection, made) is None
-
     settle(connection, second)
     assert progress(connection, made) == (2, 0, "SUCCEEDED")
     assert called(connection, made) == "then"
@@ -102,19 +100,15 @@ def test_the_last_success_calls_then(connection: Connection, settle) -> None:
 def test_other_ends_count_as_they_say(connection: Connection, settle, event, good) -> None:
     made = group(connection)
     first, second = (claimed_task(connection, task_id) for task_id in made.task_ids)
-
     settle(connection, first, event)
     settle(connection, second)
-
     assert called(connection, made) == ("then" if good else "else")
 
 
 @pytest.mark.parametrize("event", [Event.RETRY, Event.SNOOZE])
 def test_what_comes_back_has_not_ended(connection: Connection, event: Event) -> None:
     made = group(connection, 1)
-
     by_group(connection, claimed_task(connection, made.task_ids[0]), event)
-
     assert progress(connection, made) == (0, 0, None)
 
 
@@ -160,41 +154,32 @@ def test_the_callback_waits_from_the_call_on(connection: Connection) -> None:
     made = group(connection, 1, then=NewTask("then", options={"delay": "1h"}))
     task = claimed_task(connection, made.task_ids[0])
     noon = datetime.now(UTC) + timedelta(days=1)
-
     settle_group(connection, [ending(task)], now=noon)
-
     callback = row_of(connection, made.callback_id)
     assert (callback.created_at, callback.due_at) == (noon, noon + timedelta(hours=1))
 
 
 def test_a_group_of_none_calls_at_once(connection: Connection) -> None:
     made = group(connection, 0)
-
     assert called(connection, made) == "then"
     assert progress(connection, made) == (0, 0, "SUCCEEDED")
 
 
 def test_a_group_may_call_nobody(connection: Connection) -> None:
     made = group(connection, 1, then=None, on_failure=None)
-
     by_group(connection, claimed_task(connection, made.task_ids[0]))
-
     assert made.callback_id is None
     assert progress(connection, made) == (1, 0, "SUCCEEDED")
     assert count(connection, "task_pending") == 0
 
 
-def test_enough_call_before_all_have_ended_and_the_rest_is_not_counted(
-    connection: Connection,
-) -> None:
+def test_enough_call_before_all_have_ended_and_more_is_uncounted(connection: Connection) -> None:
     made = group(connection, 3, enough=2)
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
-
     by_group(connection, tasks[0], Event.FAIL)
     by_group(connection, tasks[1])
     assert called(connection, made) is None
     by_group(connection, tasks[2])
-
     assert called(connection, made) == "then"
 
 
@@ -203,9 +188,7 @@ def test_what_ends_after_the_call_is_not_counted(connection: Connection) -> None
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
     by_group(connection, tasks[0])
     connection.execute(text("DELETE FROM task_pending WHERE name = 'then'"))
-
     by_group(connection, tasks[1], Event.FAIL)
-
     assert progress(connection, made) == (1, 0, "SUCCEEDED")
     assert called(connection, made) is None
     assert pool_of_task(connection, tasks[1].task_id) == "error FAILED"
@@ -213,18 +196,14 @@ def test_what_ends_after_the_call_is_not_counted(connection: Connection) -> None
 
 def test_too_few_successes_are_a_failure_when_all_have_ended(connection: Connection) -> None:
     made = group(connection, 2, enough=1)
-
     for task_id in made.task_ids:
         by_group(connection, claimed_task(connection, task_id), Event.FAIL)
-
     assert called(connection, made) == "else"
 
 
 def test_the_first_failure_calls_if_it_shall(connection: Connection) -> None:
     made = group(connection, 3, fail_fast=True)
-
     by_group(connection, claimed_task(connection, made.task_ids[0]), Event.FAIL)
-
     assert called(connection, made) == "else"
 
 
@@ -249,9 +228,7 @@ def test_successes_of_plain_tasks_and_members_end_together(connection: Connectio
     made = group(connection)
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
     tasks.insert(1, claimed_task(connection))
-
     done = settle_group(connection, [ending(task) for task in tasks])
-
     assert set(done.values()) == {State.SUCCEEDED}
     assert len(done) == 3
     assert called(connection, made) == "then"
@@ -313,18 +290,14 @@ def rescued_from_a_lease_that_is_over(connection: Connection, task_id: int) -> N
 )
 def test_no_way_out_of_the_pool_is_forgotten(connection: Connection, end) -> None:
     made = group(connection, 1)
-
     end(connection, made.task_ids[0])
-
     assert progress(connection, made) == (0, 1, "FAILED")
     assert called(connection, made) == "else"
 
 
 def test_a_disabled_member_is_skipped_which_is_no_failure(connection: Connection) -> None:
     made = create_group(connection, [NewTask("t", options={"enabled": False})], then=THEN)
-
     sweep(connection, made.task_ids)
-
     assert called(connection, made) == "then"
 
 
@@ -332,21 +305,17 @@ def test_requeue_takes_a_failure_back(connection: Connection) -> None:
     made = group(connection)
     first, second = made.task_ids
     by_group(connection, claimed_task(connection, first), Event.FAIL)
-
     assert requeue(connection, first) is Requeued.REQUEUED
     assert progress(connection, made) == (0, 0, None)
     by_group(connection, claimed_task(connection, second))
     by_group(connection, claimed_task(connection, first))
-
     assert called(connection, made) == "then"
 
 
 def test_requeue_takes_a_success_back(connection: Connection) -> None:
     made = group(connection)
     by_group(connection, claimed_task(connection, made.task_ids[0]))
-
     requeue(connection, made.task_ids[0])
-
     assert progress(connection, made) == (0, 0, None)
 
 
@@ -354,17 +323,13 @@ def test_requeue_changes_nothing_of_a_group_that_is_over(connection: Connection)
     made = group(connection, 1)
     by_group(connection, claimed_task(connection, made.task_ids[0]), Event.FAIL)
     connection.execute(text("DELETE FROM task_pending"))
-
     requeue(connection, made.task_ids[0])
     by_group(connection, claimed_task(connection, made.task_ids[0]))
-
     assert progress(connection, made) == (0, 1, "FAILED")
     assert called(connection, made) is None
 
 
-def test_the_callback_of_an_inner_group_is_waited_for_by_the_outer_one(
-    connection: Connection,
-) -> None:
+def test_an_outer_group_waits_for_the_callback_of_an_inner_one(connection: Connection) -> None:
     outer = group(connection, 1, then=NewTask("outer"))
     inner = group(connection, 2, part_of=outer.id)
 
@@ -403,10 +368,8 @@ def test_what_came_of_members_in_their_order(connection: Connection) -> None:
 def test_groups_that_were_over_long_ago_are_forgotten(connection: Connection) -> None:
     over, goes_on = group(connection, 0), group(connection, 1)
     later = datetime.now(UTC) + timedelta(days=2)
-
     assert prune_groups(connection, timedelta(days=3), 10, now=later) == 0
     assert prune_groups(connection, timedelta(days=1), 10, now=later) == 1
-
     assert task_groups.get_group(connection, over.id) is None
     assert task_groups.get_group(connection, goes_on.id) is not None
 
@@ -415,10 +378,8 @@ def test_a_member_whose_group_was_forgotten_ends(connection: Connection) -> None
     made = group(connection, 3)
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
     connection.execute(text("DELETE FROM task_group"))
-
     for task, settle_by in zip(tasks, (by_group, by_one, with_effects), strict=True):
         settle_by(connection, task)
-
     assert count(connection, "task_completed") == 3
 
 
@@ -455,7 +416,6 @@ def test_the_last_two_wait_for_each_other_and_one_calls(engine: Engine, settle) 
         a.commit()
         other.result()
         b.commit()
-
     assert outcome_of(engine, made) == ((2, 0, "SUCCEEDED"), "then")
 
 
@@ -468,7 +428,6 @@ def test_an_end_that_is_rolled_back_is_not_counted(engine: Engine, settle) -> No
         a.rollback()
         other.result()
         b.commit()
-
     assert outcome_of(engine, made) == ((1, 0, None), None)
 
 
@@ -533,7 +492,6 @@ def test_a_requeue_that_is_late_changes_nothing(engine: Engine) -> None:
         a.commit()
         assert late.result() is Requeued.REQUEUED
         b.commit()
-
     assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
 
 
@@ -547,7 +505,6 @@ def test_a_requeue_that_is_early_is_waited_for(engine: Engine) -> None:
         a.commit()
         last.result()
         b.commit()
-
     assert outcome_of(engine, made) == ((1, 0, None), None)
 
 
@@ -559,7 +516,6 @@ def test_an_inner_group_that_comes_first_is_waited_for(engine: Engine) -> None:
         a.commit()
         last.result()
         b.commit()
-
     assert outcome_of(engine, outer) == ((1, 0, None), None)
     assert outcome_of(engine, inner) == ((0, 0, "SUCCEEDED"), "then")
 
@@ -579,9 +535,7 @@ def test_an_inner_group_that_comes_late_is_refused(engine: Engine) -> None:
         assert count(connection, "task_group") == 1
 
 
-def test_a_member_that_is_requeued_while_another_fails_the_group_runs_and_calls_nobody(
-    engine: Engine,
-) -> None:
+def test_a_member_requeued_while_another_fails_the_group_calls_nobody(engine: Engine) -> None:
     made, tasks = prepared(engine, 3, fail_fast=True)
     with engine.begin() as connection:
         by_one(connection, tasks[0])
@@ -798,9 +752,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
 @pytest.mark.parametrize("name", VERBS)
 def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
     number = VERBS[name][1]
-
     plan = ask(name)
-
     assert plan.whole == ()
     assert plan.rows <= 3 * STEPS_A_ROW * number + 300
     assert plan.buffers <= 3 * PAGES_A_ROW * number + 1_000

@@ -58,9 +58,7 @@ def test_of_many_names_the_first_are_named(connection: Connection) -> None:
     "filters",
     [{"pool": "error"}, {"state": "FAILED"}, {"group": "1"}, {"name": "x"}, {"held": True}],
 )
-def test_who_asks_for_others_is_not_told(
-    connection: Connection, filters: dict[str, object]
-) -> None:
+def test_a_query_of_others_is_not_told(connection: Connection, filters: dict[str, object]) -> None:
     left_no_row(connection, 3)
     assert unkept_of(connection, filters) is None
     assert unkept_of(connection, {"state": "succeeded", "queue": "q"}) is not None
@@ -71,7 +69,6 @@ def test_a_lost_row_is_counted_beside_them(connection: Connection) -> None:
     over(connection, 1, 5, 10)
     put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=gone))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
-
     assert reconcile(connection, NOON) == 3
     assert numbers(connection, HOUR, "outcome, number") == [(CountedOutcome.DONE, 11), (gone, 6)]
     assert reconcile(connection, NOON) == 0
@@ -81,9 +78,7 @@ def test_history_and_metrics_count_them_once(connection: Connection) -> None:
     put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=CountedOutcome.UNKEPT))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
     asked = Wanted(Grain.HOUR, timedelta(hours=2))
-
     past = read_history(connection, asked, "", now=NOON + timedelta(hours=1))
-
     assert (past.done, past.unkept) == (8, 6)
     counted = [s for s in totals(connection, Settings()) if s.labels[:1] == ("t",)]
     assert {(s.labels[-1], s.value) for s in counted if len(s.labels) == 3} == {("done", 8)}

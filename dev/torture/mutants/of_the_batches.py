@@ -57,7 +57,7 @@ BATCHES = (
         ADVANCE,
         "    FOR NO KEY UPDATE OF p\n",
         "",
-        f"{RACES}a_lease_that_is_over_is_not_taken_between_the_last_look_and_the_commit",
+        f"{RACES}no_lease_is_taken_between_the_last_look_and_the_commit",
     ),
     mutant(
         "partition that any task may start",
@@ -65,7 +65,7 @@ BATCHES = (
         ADVANCE,
         "(t.batch_id IS NULL OR t.task_id = :task_id) AND",
         "",
-        f"{FENCES}a_partition_of_a_batch_is_only_started_by_the_task_that_has_it",
+        f"{FENCES}a_partition_is_only_started_by_its_own_task",
     ),
     mutant(
         "rows counted again with a chunk that is tried again",
@@ -122,7 +122,7 @@ BATCHES = (
         "tasks_app/batch/execution/chunk.py",
         "if left_out > self._step.skip_limit:",
         "if left_out > self._step.skip_limit + 1:",
-        f"{CHUNKS}partitions_side_by_side_leave_out_no_more_than_the_limit_together",
+        f"{CHUNKS}partitions_together_leave_out_no_more_than_the_limit",
     ),
     mutant(
         "skip limit that two may pass at once",

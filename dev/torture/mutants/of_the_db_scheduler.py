@@ -25,7 +25,7 @@ DB_SCHEDULER = (
         FIRING,
         "instant < clock - {literal(ON_TIME)}",
         "false",
-        f"{TESTS_OF_FIRING}test_a_run_does_what_python_does_at_that_time",
+        f"{TESTS_OF_FIRING}test_a_run_does_as_python_then",
     ),
     mutant(
         "db-scheduler: the fence",
@@ -41,7 +41,7 @@ DB_SCHEDULER = (
         FIRING,
         "(s.next_run_at <= instant) IS NOT TRUE",
         "instant IS NULL",
-        f"{TESTS_OF_FIRING}test_an_instant_from_before_it_was_enabled_again_is_nobodys",
+        f"{TESTS_OF_FIRING}test_an_instant_before_it_was_enabled_is_nobodys",
     ),
     mutant(
         "db-scheduler: let renew",
@@ -49,7 +49,7 @@ DB_SCHEDULER = (
         UPKEEP,
         '"grace": literal(settings.renew_every)',
         '"grace": "interval \'0\'"',
-        f"{TESTS}test_a_lease_is_over_for_one_renewal_before_the_database_rescues",
+        f"{TESTS}test_a_lease_is_over_a_renewal_before_any_rescue",
     ),
     mutant(
         "db-scheduler: the lock of a run",
@@ -67,7 +67,7 @@ DB_SCHEDULER = (
         " AND {handlers}::jsonb ? p.name",
         "",
         "tests/pool/db_scheduler/test_running.py::"
-        "test_a_task_whose_statement_was_taken_away_since_its_claim_waits_for_a_worker",
+        "test_a_task_that_lost_its_statement_waits_for_a_worker",
     ),
     mutant(
         "db-scheduler: deferred triggers",
@@ -76,6 +76,6 @@ DB_SCHEDULER = (
         "            SET CONSTRAINTS ALL IMMEDIATE;\n",
         "",
         "tests/pool/db_scheduler/test_running.py::"
-        "test_what_a_deferred_trigger_refuses_is_charged_and_others_go_on",
+        "test_what_a_deferred_trigger_refuses_is_charged_alone",
     ),
 )

@@ -25,7 +25,7 @@ GATES = (
         ROOMS,
         " FOR NO KEY UPDATE OF t",
         " ",
-        f"{RACES}two_claims_of_one_limit_together_take_no_more_than_it_allows",
+        f"{RACES}two_claims_together_take_no_more_than_a_limit",
     ),
     mutant(
         "keys that are not locked",
@@ -49,7 +49,7 @@ GATES = (
         "tasks_app/pool/fragments/conditions.py",
         "k.number > l.most",
         "k.number > l.most + 1",
-        f"{CLEAR}of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none",
+        f"{CLEAR}of_a_limit_key_all_pass_beside_those_that_run_or_none",
     ),
     mutant(
         "gates locked as they come",
@@ -57,7 +57,7 @@ GATES = (
         ROOMS,
         '{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR',
         "{_BUCKETS} ORDER BY array_position(CAST(:gates AS text[]), t.gate) FOR",
-        f"{RACES}while_it_waits_for_one_gate_a_claim_has_none_that_comes_later",
+        f"{RACES}a_claim_that_waits_for_a_gate_has_no_later_one",
     ),
     mutant(
         "a limit that counts nobody",
@@ -73,7 +73,7 @@ GATES = (
         ROOMS,
         "SELECT unnest(p.more_limit_keys) AS key",
         "SELECT unnest(p.more_limit_keys[9:]) AS key",
-        f"{SEVERAL}claims_that_share_the_second_key_alone_wait_for_each_other",
+        f"{SEVERAL}claims_that_share_only_the_second_key_wait_in_turn",
     ),
     mutant(
         "a task that passes by its first key alone",
@@ -219,7 +219,7 @@ GATES = (
         "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
         "GROUP BY w.queue HAVING false",
         "tests/pool/flow_control/test_queues.py::TestWindows::"
-        "test_outside_its_windows_nothing_of_a_queue_is_claimed",
+        "test_nothing_is_claimed_outside_a_queues_windows",
     ),
     mutant(
         "a wake-up for the first in the line",
@@ -227,8 +227,8 @@ GATES = (
         WAKE,
         '{READY} AND {queue_runs("p.queue")} AND {is_free()} AS may_run',
         "true AS may_run",
-        f"{WAKES}a_wake_up_passes_over_those_that_stand_still",
-        f"{WAKES}a_wake_up_passes_over_those_that_never_run",
+        f"{WAKES}a_wake_up_passes_by_what_stands_still",
+        f"{WAKES}a_wake_up_passes_by_what_never_runs",
     ),
     mutant(
         "a wake-up for one that another gate holds",
@@ -244,7 +244,7 @@ GATES = (
         WAKE,
         "waits[gate] = min(waits[gate], UNUSED_S)",
         "pass",
-        f"{WAKES}a_wake_up_that_nobody_used_is_followed_by_another_after_a_second",
+        f"{WAKES}an_unused_wake_up_is_followed_by_another_in_a_second",
     ),
     mutant(
         "a long line that is read in part",
@@ -252,7 +252,7 @@ GATES = (
         WAKE,
         "waits |= dict.fromkeys(unread, SHORTEST_LOOK_S)",
         "pass",
-        f"{WAKES}of_a_very_long_line_that_stands_still_the_rest_is_read_soon",
+        f"{WAKES}of_a_long_line_that_stands_still_more_is_read_soon",
     ),
     mutant(
         "a place that is left behind",
@@ -320,7 +320,7 @@ GATES = (
         "tasks_app/pool/flow_control/waiting_list.py",
         "min(LOOK_AGAIN_S, room.leaves_s)",
         "LOOK_AGAIN_S",
-        f"{WAKES}behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires",
+        f"{WAKES}behind_a_retry_the_next_look_is_when_that_expires",
     ),
     mutant(
         "a run that is older than the limit",

@@ -110,7 +110,7 @@ GROUPS_AND_PROGRESS = (
         MAKE,
         "        extend_group(connection, group.part_of, [callback_id])",
         "        assert callback_id",
-        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+        f"{GROUPS}an_outer_group_waits_for_the_callback_of_an_inner_one",
     ),
     mutant(
         "inner callback that is nobody's member",
@@ -118,7 +118,7 @@ GROUPS_AND_PROGRESS = (
         COUNT,
         "            c.part_of, t.due_at",
         "            CAST(NULL AS bigint), t.due_at",
-        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+        f"{GROUPS}an_outer_group_waits_for_the_callback_of_an_inner_one",
     ),
     mutant(
         "inner group in one that is over",
@@ -150,7 +150,7 @@ GROUPS_AND_PROGRESS = (
         PROGRESS,
         "FOR NO KEY UPDATE OF p),",
         "),",
-        f"{KEPT}nobody_else_has_the_row_until_the_commit_and_the_renewal_does_not_wait",
+        f"{KEPT}nobody_else_has_the_row_until_the_commit_no_renewal_waits",
     ),
     mutant(
         "chunk whose place comes before its effects",

@@ -11,7 +11,7 @@ FEEDING = "tests/batch/test_chunks.py::test_"
 DEFERRED = "tests/batch/test_runs.py::test_"
 FILES = "tests/batch/test_files.py::test_"
 LOOPS = "tests/runtime/handlers/test_chunks.py::test_"
-ONCE = "tests/batch/test_restarts.py::test_every_row_is_done_once"
+ONCE = "tests/batch/test_restarts.py::test_all_rows_are_done"
 
 KEYS = (
     mutant(
@@ -69,7 +69,7 @@ KEYS = (
         PAGES,
         'rows.where(own, at <= self._place_named("until"))',
         "rows.where(own)",
-        f"{FEEDING}rows_behind_its_own_end_are_left_to_the_next_instance",
+        f"{FEEDING}rows_behind_its_end_are_for_a_new_instance",
     ),
     mutant(
         "half of the rest without an end",
@@ -174,7 +174,7 @@ KEYS = (
         "tasks_app/batch/files/segments.py",
         "if self.head.is_narrow or not record.is_blank:",
         "if not record.is_blank:",
-        f"{FILES}a_column_of_nulls_is_extracted_and_read",
+        f"{FILES}a_column_of_nulls_is_extracted",
     ),
     mutant(
         "lines that end with CR alone",
@@ -182,7 +182,7 @@ KEYS = (
         "tasks_app/batch/files/records.py",
         'if file.format is Format.CSV and b"\\r" in',
         'if False and b"\\r" in',
-        f"{FILES}what_is_no_text_of_lines_is_refused_at_the_plan",
+        f"{FILES}the_plan_refuses_what_is_no_text_of_lines",
     ),
     mutant(
         "files that are packed",
@@ -190,7 +190,7 @@ KEYS = (
         "tasks_app/batch/files/records.py",
         '    if "\\0" in text or raw.startswith(_BZIP2):\n',
         "    if False:\n",
-        f"{FILES}what_is_no_text_of_lines_is_refused_at_the_plan",
+        f"{FILES}the_plan_refuses_what_is_no_text_of_lines",
     ),
     mutant(
         "header that is blank",

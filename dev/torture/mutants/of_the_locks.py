@@ -50,7 +50,7 @@ LOCKS = (
         ACQUIRE,
         "NOT d.dead AND h.id < coalesce(",
         "false AND h.id < coalesce(",
-        f"{VERBS}TestTheLine::test_readers_who_come_and_go_do_not_pass_a_writer_who_waits",
+        f"{VERBS}TestTheLine::test_readers_that_come_and_go_let_a_waiting_writer_in",
     ),
     mutant(
         "lock taken from the living, too",
@@ -74,7 +74,7 @@ LOCKS = (
         HOLD,
         "\n    FOR KEY SHARE",
         "",
-        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+        f"{RACES}an_open_guard_stops_take_overs_not_renewals",
     ),
     mutant(
         "lock whose guard keeps renewals out",
@@ -82,7 +82,7 @@ LOCKS = (
         HOLD,
         "FOR KEY SHARE",
         "FOR UPDATE",
-        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+        f"{RACES}an_open_guard_stops_take_overs_not_renewals",
     ),
     mutant(
         "lock released before its writes are visible",

@@ -47,6 +47,6 @@ NOTICES = (
         "migrations/baseline/pools.sql",
         " AND n.scan_at <= statement_timestamp()",
         "",
-        f"{TRIGGER}test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now",
+        f"{TRIGGER}test_nothing_is_told_of_rollbacks_and_what_cannot_run",
     ),
 )

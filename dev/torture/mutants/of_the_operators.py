@@ -99,7 +99,7 @@ OPERATORS = (
         SCHEMA,
         "if oldest is None or needed < oldest:",
         "if oldest is None:",
-        f"{VERSIONS}test_a_schema_that_is_too_new_says_that_the_code_is_old",
+        f"{VERSIONS}test_a_schema_too_new_calls_the_code_old",
     ),
     mutant(
         "migrations: indexes",

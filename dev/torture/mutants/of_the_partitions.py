@@ -190,7 +190,7 @@ PARTITIONS = (
         DIVIDE,
         "t.status = '{Status.PLANNED}'\n          AND t.checkpoint -> 'after' IS NULL",
         "true",
-        f"{REPLAN}a_partition_that_a_run_starts_meanwhile_is_left_alone",
+        f"{REPLAN}a_partition_started_meanwhile_is_left_alone",
     ),
     mutant(
         "replan that does not wait for a start",
@@ -198,6 +198,6 @@ PARTITIONS = (
         DIVIDE,
         "        ORDER BY t.id FOR UPDATE\n",
         "        ORDER BY t.id\n",
-        f"{REPLAN}a_partition_that_a_run_starts_meanwhile_is_left_alone",
+        f"{REPLAN}a_partition_started_meanwhile_is_left_alone",
     ),
 )

@@ -8,6 +8,8 @@ FENCES = "tasks_app/pool/fragments/move_rows.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
 SETTLE = "tests/pool/runs/test_settle.py::test_"
 RACES = "tests/pool/runs/test_races.py::test_"
+WAITS = f"{RACES}the_second_waits_for_the_first"
+RECHECKS = f"{RACES}the_first_rechecks_what_changed"
 CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
 CLAIM = "tasks_app/pool/runs/claim.py"
 CLAIM_NEXT = "tasks_app/pool/runs/claim.py"
@@ -38,7 +40,7 @@ POOL = (
         FENCES,
         FENCE,
         "p.id = f.id AND {guard}",
-        f"{RACES}rescue_and_a_second_run_commit_then_only_the_newest_attempt_can_write",
+        f"{RACES}after_a_rescue_and_a_second_run_only_the_newest_can_write",
     ),
     mutant(
         "settle what does not run",
@@ -72,7 +74,7 @@ POOL = (
         "tasks_app/pool/tasks/cancel.py",
         'ORDER BY p.id {WAIT}""")',
         'ORDER BY p.id""")',
-        f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
+        f"{WAITS}[a claim, then a cancel flags what runs]",
     ),
     mutant(
         "renewal by owner",
@@ -90,7 +92,7 @@ POOL = (
         RESCUE,
         "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}\n",
         "p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_MAY_RESCUE}\n",
-        f"{RACES}rescue_reads_an_expired_lease_then_the_renewal_commits_then_it_re_checks_and_lets_go",
+        f"{RECHECKS}[a rescue finds it renewed]",
     ),
     mutant(
         "one row that is refused stops all others",
@@ -116,8 +118,7 @@ POOL = (
         RESCUE,
         "least(p.crashes + 1, 32767)::smallint AS crashes",
         "p.crashes AS crashes",
-        "tests/pool/runs/test_leases.py::"
-        "test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure",
+        "tests/pool/runs/test_leases.py::test_a_rescued_task_comes_back_charged_one_crash",
     ),
     mutant(
         "a claim that charges",
@@ -155,7 +156,7 @@ POOL = (
           AND p.id IN (SELECT o.id FROM {PENDING} o WHERE o.state = '{State.PENDING}')
           AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED""",
-        f"{RACES}claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing",
+        f"{RECHECKS}[a claim finds that another took it]",
     ),
     mutant(
         "a claim by IN (SELECT ... LIMIT), without a lock",
@@ -164,7 +165,7 @@ POOL = (
         "ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p",
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
         "tests/pool/runs/test_claim.py::test_two_workers_that_ask_at_once_get_different_tasks",
-        f"{RACES}claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothing",
+        f"{RECHECKS}[a claim of what is next finds that another took it]",
     ),
     mutant(
         "the short claim knows no pauses",
@@ -172,8 +173,7 @@ POOL = (
         CLAIM,
         "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_DEFAULTS}",
         "AND {UNLIMITED} AND {NO_QUEUE_DEFAULTS}",
-        "tests/pool/flow_control/test_limits.py::"
-        "test_it_takes_nothing_while_anything_stands_before_anybody",
+        "tests/pool/flow_control/test_limits.py::test_it_takes_nothing_if_anything_hinders",
     ),
     mutant(
         "the short claim takes what must run alone",
@@ -181,8 +181,7 @@ POOL = (
         CLAIM,
         'f"NOT {ALONE} AND {UNLIMITED}',
         'f"{UNLIMITED}',
-        "tests/pool/flow_control/test_limits.py::"
-        "test_a_row_that_is_not_there_to_take_with_others_is_left",
+        "tests/pool/flow_control/test_limits.py::test_a_row_not_to_take_with_others_is_left",
     ),
     mutant(
         "a claim before its time",
@@ -216,8 +215,8 @@ POOL = (
         "tasks_app/pool/tasks/create.py",
         '{ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
-        "tests/pool/tasks/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
-        "_task_after_its_commit",
+        "tests/pool/tasks/test_create.py::"
+        "test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit",
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
@@ -233,8 +232,8 @@ POOL = (
         "tasks_app/pool/tasks/requeue.py",
         """{admits(Event.REQUEUE, "t")} FOR UPDATE""",
         """{admits(Event.REQUEUE, "t")}""",
-        f"{RACES}a_requeue_is_open_then_the_second_waits_and_finds_it_pending",
-        f"{RACES}a_requeue_is_open_then_the_second_waits_and_moves_it_after_the_firsts_rollback",
+        f"{WAITS}[a requeue of a success, then another]",
+        f"{WAITS}[a requeue of a success that rolls back, then another]",
     ),
     mutant(
         "a requeue that leaves the old row behind",
@@ -242,6 +241,6 @@ POOL = (
         "tasks_app/pool/tasks/requeue.py",
         '    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})\n',
         "",
-        "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
+        "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_by_its_id",
     ),
 )

@@ -117,7 +117,7 @@ STEPS = (
         "tasks_app/batch/job.py",
         "if batch.status is BatchStatus.ABANDONED:",
         "if False:",
-        f"{REQUEUES}a_lost_instance_goes_on_with_its_plan_unless_it_was_abandoned",
+        f"{REQUEUES}a_lost_instance_goes_on_by_its_plan_unless_abandoned",
     ),
     mutant(
         "instance that two restart at once",
@@ -133,7 +133,7 @@ STEPS = (
         "tasks_app/pool/batch/instances.py",
         "AND status <> 'ABANDONED' FOR UPDATE\n",
         "AND status <> 'ABANDONED'\n",
-        f"{RACES}of_two_starts_of_what_has_failed_one_begins",
+        f"{RACES}of_two_starts_of_a_failed_one_one_begins",
     ),
     mutant(
         "stop that does not wait for a chunk's commit",
@@ -141,7 +141,7 @@ STEPS = (
         RUNS,
         "AND p.task_id IS NOT NULL ORDER BY p.id FOR UPDATE\n",
         "AND p.task_id IS NOT NULL ORDER BY p.id\n",
-        f"{RACES}a_stop_waits_for_the_last_chunk_and_finds_its_partition_complete",
+        f"{RACES}a_stop_waits_for_the_last_chunk_and_finds_it_complete",
     ),
     mutant(
         "order of parameters that matters",

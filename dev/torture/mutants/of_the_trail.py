@@ -65,6 +65,6 @@ TRAIL = (
         "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
         "place.at",
         "tests/pool/tasks/test_amend_waiting.py::"
-        "test_a_release_at_a_rate_spreads_what_is_late_and_is_early_for_nobody",
+        "test_a_release_at_a_rate_spreads_what_is_late_and_nothing_else",
     ),
 )

@@ -16,7 +16,7 @@ WAITING = (
         AMEND,
         "AND {admits_by_id(Event.CLAIM)} AND {which}\n        RETURNING",
         "AND {which}\n        RETURNING",
-        f"{VERBS}test_what_runs_is_over_or_is_not_there_stays_as_it_is",
+        f"{VERBS}test_only_what_waits_is_changed",
     ),
     mutant(
         "waiting: run now",
@@ -32,7 +32,7 @@ WAITING = (
         AMEND,
         "    due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,\n",
         "    due_at = {_AT},\n",
-        f"{VERBS}test_reschedule_leaves_a_held_task_held_and_it_has_the_date_when_it_is_released",
+        f"{VERBS}test_a_rescheduled_task_stays_held_and_gets_the_date_later",
     ),
     mutant(
         "waiting: reprioritise",
@@ -48,7 +48,7 @@ WAITING = (
         AMEND,
         'f"queue = :queue, {_LOOKED_AT}"',
         '"queue = :queue"',
-        f"{VERBS}test_move_puts_it_into_another_queue_and_ends_the_wait_for_the_limit_of_the_old",
+        f"{VERBS}test_move_gives_it_another_queue_and_ends_its_wait_for_a_limit",
     ),
     mutant(
         "waiting: enable",
@@ -64,7 +64,7 @@ WAITING = (
         AMEND,
         'f"enabled = false, {_LOOKED_AT}"',
         '"enabled = false"',
-        f"{VERBS}test_who_is_disabled_waits_no_longer_for_a_limit_and_leaves_when_he_is_due",
+        f"{VERBS}test_a_disabled_task_waits_for_no_limit_and_leaves_when_due",
     ),
     mutant(
         "waiting: hold",
@@ -72,7 +72,7 @@ WAITING = (
         AMEND,
         "held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, ",
         "held_due_at = p.due_at, ",
-        f"{VERBS}test_what_is_held_is_found_by_no_scan_and_taken_by_no_claim",
+        f"{VERBS}test_no_scan_and_no_claim_takes_what_is_held",
     ),
     mutant(
         "waiting: release",
@@ -104,7 +104,7 @@ WAITING = (
         "tasks_app/pool/fragments/move_rows.py",
         """f"{own_date()} AS due_at" if c == "due_at" else f"p.{c}\"""",
         """f"p.{c}\"""",
-        f"{VERBS}test_a_cancelled_one_shows_the_date_that_it_had_and_comes_back_free",
+        f"{VERBS}test_a_cancelled_one_shows_the_date_it_had_and_comes_back_free",
     ),
     mutant(
         "waiting: producers",
@@ -113,7 +113,7 @@ WAITING = (
         "        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,\n"
         "        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,\n",
         "        due_at = {_DUE_IN_TIME}, scan_at = {_DUE_IN_TIME},\n",
-        f"{VERBS}test_a_producer_who_reschedules_by_the_unique_key_leaves_it_held",
+        f"{VERBS}test_a_producer_that_reschedules_by_unique_key_leaves_it_held",
     ),
     mutant(
         "waiting: rate",

@@ -59,13 +59,9 @@ def static(connection: Connection, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-def test_ranges_of_all_types_come_back_as_they_were(
-    connection: Connection, key_type: KeyType
-) -> None:
+def test_ranges_of_all_types_come_back_as_were(connection: Connection, key_type: KeyType) -> None:
     plan = plan_of(*ranges_between(KEYS[key_type]), key_type=key_type)
-
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
-
     stored = store.find_by_program(connection, "p#1")
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
@@ -75,15 +71,11 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-def test_values_of_all_types_come_back_as_they_were(
-    connection: Connection, key_type: KeyType
-) -> None:
+def test_values_of_all_types_come_back_equal(connection: Connection, key_type: KeyType) -> None:
     one, other = (
         Partition(n, PartitionKind.VALUES, values=(key,)) for n, key in enumerate(KEYS[key_type])
     )
-
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
-
     assert [each.partition for each in store.find_by_program(connection, "p")] == [one, other]
 
 
@@ -106,9 +98,7 @@ def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
 def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
     connection.execute(text("SET LOCAL timezone = 'Asia/Tokyo'"))
     low = datetime(2026, 5, 1, 9, tzinfo=timezone(timedelta(hours=-3)))
-
     store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
-
     (stored,) = store.find_by_program(connection, "p")
     assert stored.partition.range == Range(NOW, None)
 
@@ -129,7 +119,6 @@ class TestTheDatabaseRefuses:
         apart = {"key_type": key_type, "partition_no": 2, column: other}
         static(connection, program_id="q", **apart)
         static(connection, source="t", **{**apart, "partition_no": 3})
-
         with pytest.raises(IntegrityError, match=f"{column}s_do_not_overlap"):
             static(connection, **apart)
 
@@ -137,28 +126,23 @@ class TestTheDatabaseRefuses:
         with two(engine) as (a, b):
             static(a, num_range="[1,5)")
             waiting = blocked(engine, b, a, lambda c: static(c, num_range="[4,9)", partition_no=2))
-
             a.commit()
-
             with pytest.raises(IntegrityError, match="overlap"):
                 waiting.result()
 
     def test_a_number_twice(self, connection: Connection) -> None:
         static(connection, num_range="[1,5)")
-
         with pytest.raises(IntegrityError, match="task_partition_number"):
             static(connection, num_range="[5,9)")
 
     def test_a_value_twice(self, connection: Connection) -> None:
         listed = (Partition(n, PartitionKind.VALUES, values=("a",)) for n in (1, 2))
-
         with pytest.raises(IntegrityError, match="task_partition_value_pkey"):
             store.insert(connection, "p", Plan("test", KeyType.TEXT, tuple(listed)))
 
     def test_a_second_owner_of_null(self, connection: Connection) -> None:
         static(connection, owns_null=True)
         static(connection, owns_null=True, partition_no=2, source="t")
-
         with pytest.raises(IntegrityError, match="task_partition_null"):
             static(connection, owns_null=True, partition_no=3)
 
@@ -193,9 +177,7 @@ class TestTheDatabaseRefuses:
 
 
 class TestRuns:
-    def test_a_run_starts_a_partition_tells_of_chunks_and_ends(
-        self, connection: Connection
-    ) -> None:
+    def test_a_run_starts_a_partition_notes_chunks_and_ends(self, connection: Connection) -> None:
         ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1)
         task = claimed_task(connection)
         store.assign(connection, {ids[1]: task.task_id})
@@ -270,14 +252,11 @@ class TestRuns:
         assert partitions.get(connection, ids[1]) == before
         assert partition_progress.progress(connection, ids[1], second.fence, RowCounts(1), {})
 
-    def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
-        self, connection: Connection
-    ) -> None:
+    def test_a_partition_is_only_started_by_its_own_task(self, connection: Connection) -> None:
         """So who was left behind by a restart does not take it back."""
         ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1, step="s")
         first, second = claimed_task(connection), claimed_task(connection)
         store.assign(connection, {ids[1]: second.task_id})
-
         assert partition_progress.start(connection, ids[1], first.fence) is None
         assert (
             partition_progress.start(connection, ids[1], second.fence)
@@ -289,7 +268,6 @@ class TestRuns:
         first, second = claimed_task(connection), claimed_task(connection)
         partition_progress.start(connection, ids[1], first.fence)
         partition_progress.start(connection, ids[1], second.fence)
-
         assert not partition_progress.progress(connection, ids[1], first.fence, RowCounts(1), {})
 
     @pytest.mark.parametrize(
@@ -303,19 +281,15 @@ class TestRuns:
         assert partition_progress.set_status(connection, ids.values(), status, those=Status) == [
             ids[1]
         ]
-
         begun = partition_progress.start(connection, ids[1], claimed_task(connection).fence)
-
         assert (begun is not None) == starts
 
     def test_only_those_are_marked_that_stand_as_expected(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(*ranges_between([5])))
         partition_progress.start(connection, ids[2], claimed_task(connection).fence)
-
         marked = partition_progress.set_status(
             connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
         )
-
         assert marked == [ids[1]]
         assert [each.error for each in store.find_by_program(connection, "p")] == [
             "stopped",
@@ -326,11 +300,9 @@ class TestRuns:
 def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
     ids = store.insert(connection, "p", plan_of(*ranges_between([10, 20])))
     partition_progress.start(connection, ids[1], claimed_task(connection).fence)
-
     assert store.remove(connection, "p") == [2, 3]
     rest = tuple(Partition(n, range=r) for n, r in enumerate(ranges_between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
-
     assert [each.partition.number for each in store.find_by_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]
 
@@ -359,9 +331,7 @@ def test_bounds_of_all_types_are_read(
 ) -> None:
     connection.execute(text("SET LOCAL timezone = 'Asia/Kolkata'"))
     make(connection, kind, f"FOR VALUES FROM ({low}) TO ({high})")
-
     (found,) = physical_ranges(connection, find(connection, Table("parts")))
-
     assert (found.name, found.range) == ("public.parts_0", Range(*bounds))
 
 
@@ -383,9 +353,7 @@ def test_the_default_partition_has_what_lies_between(connection: Connection) -> 
 
 def test_a_default_alone_has_all(connection: Connection) -> None:
     make(connection, "int", "DEFAULT")
-
     (found,) = physical_ranges(connection, find(connection, Table("parts")))
-
     assert found.range == Range()
 
 
@@ -404,7 +372,6 @@ def test_what_ranges_cannot_be_aligned_to_is_refused(
     connection: Connection, kind: str, by: str, bound: str
 ) -> None:
     make(connection, kind, bound, by=by)
-
     with pytest.raises(PlanError, match=r"so ranges cannot be aligned .* Split it by Physical"):
         physical_ranges(connection, find(connection, Table("parts")))
 
@@ -413,9 +380,7 @@ def test_leaves_of_leaves_are_found(connection: Connection) -> None:
     make(connection, "int", "FOR VALUES FROM (1) TO (5) PARTITION BY HASH (other)", "DEFAULT")
     leaf = "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"
     connection.execute(text(f'CREATE TABLE "Leaf" PARTITION OF parts_0 {leaf}'))
-
     found = leaves(connection, find(connection, Table("parts")))
-
     assert [str(one) for one in found] == ['public."Leaf"', "public.parts_1"]
     assert [Table.named(str(one), "id") for one in found] == found
     assert physical_ranges(connection, find(connection, Table("parts_1"))) == ()
@@ -454,7 +419,6 @@ def test_ranges_and_values_are_found_by_the_index(orders: Connection, key: str) 
     partition = Even(parts=200).plan(orders, source).partitions[7]
     assert partition.range is not None
     values = Partition(1, PartitionKind.VALUES, values=partition.range.bounds)
-
     assert "Index" in plan_of_of_predicate_plans(orders, source, partition)
     assert "Index" in plan_of_of_predicate_plans(orders, source, values)
 
@@ -465,7 +429,6 @@ def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> N
     orders.exec_driver_sql("ANALYZE orders")
     stored = Hash(parts=200, column="bucket").plan(orders, source).partitions[7]
     computed = Hash(parts=200).plan(orders, source).partitions[7]
-
     assert "Index" in plan_of_of_predicate_plans(orders, source, stored)
     assert "Seq Scan" in plan_of_of_predicate_plans(orders, source, computed)
 
@@ -473,9 +436,7 @@ def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> N
 def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
     orders.execute(text("UPDATE orders SET at = NULL WHERE id = 5"))
     source = Table("orders", key="at")
-
     *ranges, nulls = Even(parts=200).plan(orders, source).partitions
-
     assert nulls == Partition(201, owns_null=True)
     assert "Index" in plan_of_of_predicate_plans(orders, source, nulls)
     assert not any(each.owns_null for each in ranges)  # beside a range it would cost the index

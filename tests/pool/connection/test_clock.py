@@ -39,9 +39,7 @@ def next_year(connection: Connection) -> None:
 def test_a_claim_goes_by_the_databases_clock(ahead: Connection) -> None:
     late = pending_task(ahead, delay="300d")
     next_year(ahead)
-
     claimed = claim(ahead, [late], claimer(), uuid4())
-
     assert [task.task_id for task in claimed] == [late]
     row = row_of(ahead, late)
     assert row.lease_until - row.due_at > timedelta(days=60)
@@ -51,14 +49,12 @@ def test_a_claim_goes_by_the_databases_clock(ahead: Connection) -> None:
 def test_the_next_tasks_are_those_of_the_databases_clock(ahead: Connection) -> None:
     late = pending_task(ahead, delay="300d")
     next_year(ahead)
-
     assert [t.task_id for t in claim_next(ahead, ["default"], 1, claimer(), uuid4())] == [late]
 
 
 def test_a_rescue_goes_by_the_databases_clock(ahead: Connection) -> None:
     task = claimed_task(ahead)
     next_year(ahead)
-
     assert rescue_expired(ahead, lease=LEASE, max_crashes=5) == {task.task_id: State.PENDING}
 
 
@@ -66,9 +62,7 @@ def test_a_renewal_goes_by_the_databases_clock(ahead: Connection) -> None:
     task = claimed_task(ahead)
     before = row_of(ahead, task.task_id).lease_until
     next_year(ahead)
-
     renew(ahead, [task.fence], LEASE)
-
     assert row_of(ahead, task.task_id).lease_until >= before + YEAR
 
 
@@ -85,7 +79,5 @@ def test_what_comes_back_waits_by_the_databases_clock(ahead: Connection, give_ba
     task = claimed_task(ahead)
     before = row_of(ahead, task.task_id).lease_until
     next_year(ahead)
-
     give_back(ahead, task)
-
     assert row_of(ahead, task.task_id).due_at >= before + YEAR

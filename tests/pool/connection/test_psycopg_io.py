@@ -31,32 +31,23 @@ def kept(connection: psycopg_connection.Raw) -> list[psycopg.Cursor]:
     return [value for value in vars(connection).values() if isinstance(value, psycopg.Cursor)]
 
 
-def test_one_cursor_serves_all_small_statements_and_gives_tuples(
-    connection: psycopg_connection.Raw,
-) -> None:
+def test_one_cursor_serves_small_statements_with_tuples(connection: psycopg_connection.Raw) -> None:
     psycopg_connection.do(connection, series(1))
     (first,) = kept(connection)
-
     assert psycopg_connection.do(connection, series(2)) == [(1, ""), (2, "")]
     assert kept(connection) == [first]
 
 
 def test_a_large_answer_is_not_held(connection: psycopg_connection.Raw) -> None:
     psycopg_connection.do(connection, series(1))
-
     psycopg_connection.do(connection, series(psycopg_connection.FEW + 1))
-
     assert kept(connection) == []
 
 
-def test_a_cursor_whose_statement_failed_is_not_used_again(
-    connection: psycopg_connection.Raw,
-) -> None:
+def test_a_cursor_that_failed_is_not_used_again(connection: psycopg_connection.Raw) -> None:
     psycopg_connection.do(connection, series(1))
-
     with pytest.raises(psycopg.errors.DivisionByZero):
         psycopg_connection.do(connection, Statement("SELECT 1 / %(n)s", {"n": 0}))
-
     assert kept(connection) == []
     assert psycopg_connection.do(connection, series(1)) == [(1, "")]
 
@@ -69,7 +60,6 @@ def test_two_threads_get_their_own_answers(connection: psycopg_connection.Raw) -
     )
     thread.start()
     until(lambda: not kept(connection))  # the thread has it
-
     assert psycopg_connection.do(connection, series(2)) == [(1, ""), (2, "")]
     thread.join(10)
     assert slow == [(1, ""), (2, ""), (3, "")]

@@ -187,15 +187,11 @@ def test_one_refused_row_stops_no_other_and_is_named(
         trial.rollback()
 
 
-def test_more_refused_rows_than_are_looked_at_do_not_hide_the_others(
-    connection: Connection,
-) -> None:
+def test_more_refused_rows_than_are_read_do_not_hide_the_others(connection: Connection) -> None:
     made = claims(connection)
     ids = [task.task_id for task in made]
     poison(connection, ids[0], "task_pending")
-
     moved = rescue_expired(connection, lease=LEASE, max_crashes=5, most=1, now=OVER)
-
     assert list(moved) == [ids[1]]
 
 
@@ -208,14 +204,11 @@ def test_what_is_nobodys_row_is_raised(connection: Connection) -> None:
     assert refusals(connection) == []
 
 
-def test_many_refused_rows_are_a_line_and_a_note(
-    connection: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_refusals_are_noted(connection: Connection, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_rows: Sequence[int]) -> None:
         connection.exec_driver_sql("SELECT 1 / 0")
 
     assert row_by_row(connection, range(1, 9), refuse, "this", now=NOON) == []
-
     rows, why = "1, 2, 3, 4, 5 and 3 more", "DivisionByZero 22012"
     assert refusals(connection, now=NOON) == [Refusal("this", rows, why, NOON)]
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
@@ -230,14 +223,11 @@ def test_whatever_a_trigger_raises_is_of_one_row(connection: Connection) -> None
             connection.exec_driver_sql(f"DO $$ BEGIN {ends}; END $$")
 
         assert row_by_row(connection, [1], refuse, ends, now=NOON) == []
-
     whys = [each.why for each in refusals(connection, now=NOON)]
     assert sorted(whys) == ["AssertFailure P0004", "NoDataFound P0002", "RaiseException P0001"]
 
 
-def test_a_role_that_may_not_note_it_logs_it(
-    connection: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_role_without_it_logs(connection: Connection, caplog: pytest.LogCaptureFixture) -> None:
     """As an admin's, who leaves a breaker to the outcomes again."""
 
     def refuse(_rows: Sequence[int]) -> None:
@@ -247,5 +237,4 @@ def test_a_role_that_may_not_note_it_logs_it(
         connection.exec_driver_sql("CREATE ROLE looks_only; SET LOCAL ROLE looks_only")
         assert row_by_row(connection, [7], refuse, "this") == []
         trial.rollback()
-
     assert "The database refuses this: 7 (DivisionByZero 22012)" in caplog.text

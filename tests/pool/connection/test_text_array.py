@@ -19,7 +19,6 @@ TEXTS = (
 def test_any_characters_survive(connection: Connection, texts: list[str]) -> None:
     asked = {"written": text_array(texts)}
     read = connection.execute(text("SELECT CAST(:written AS text[])"), asked).scalar_one()
-
     assert read == texts
 
 

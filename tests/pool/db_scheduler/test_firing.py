@@ -112,9 +112,7 @@ LATE = [0 * SECOND, 59 * SECOND, 61 * SECOND, 7 * MINUTE, 63 * MINUTE, 20 * HOUR
 
 
 @pytest.mark.parametrize("late", LATE)
-def test_a_run_does_what_python_does_at_that_time(
-    database: Database, engine: Engine, late: timedelta
-) -> None:
+def test_a_run_does_as_python_then(database: Database, engine: Engine, late: timedelta) -> None:
     def fired_by(fires: Any) -> dict[str, Any]:
         with engine.begin() as connection:
             for table in ("task_schedule_fire", "task_schedule", "task_pending"):
@@ -207,9 +205,7 @@ def test_a_job_fires_nothing_of_what_its_schedule_is_not_any_more(
     assert stands(engine) == as_before
 
 
-def test_an_instant_from_before_it_was_enabled_again_is_nobodys(
-    database: Database, engine: Engine
-) -> None:
+def test_an_instant_before_it_was_enabled_is_nobodys(database: Database, engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection)
         (job,) = jobs(connection)
@@ -245,9 +241,7 @@ def test_both_at_once_make_one_task(database: Database, engine: Engine) -> None:
     assert stand["schedules"][0].last_outcome == "made"
 
 
-def test_a_task_that_cannot_be_written_breaks_its_schedule(
-    database: Database, engine: Engine
-) -> None:
+def test_a_task_it_cannot_write_breaks_its_schedule(database: Database, engine: Engine) -> None:
     with engine.begin() as connection:
         add(connection)
         connection.execute(text("""UPDATE task_schedule SET options = '{"max_attempts": "x"}'"""))
@@ -373,9 +367,7 @@ class Clocks:
 @pytest.mark.parametrize(
     "who", [("beat",), ("pg_cron",), ("beat", "pg_cron"), ("by_turns",), ("killed",)]
 )
-def test_each_instant_is_entered_once(
-    who: tuple[str, ...], database: Database, engine: Engine
-) -> None:
+def test_each_instant_comes_once(who: tuple[str, ...], database: Database, engine: Engine) -> None:
     with engine.begin() as connection:
         for name, when in WHEN.items():
             scheduling.add(connection, name, plan(**when), now=START)
@@ -456,9 +448,7 @@ def test_the_function_rescues_what_the_rescuer_rescues(database: Database, engin
     ]
 
 
-def test_a_row_that_is_refused_stops_none_of_its_functions(
-    database: Database, engine: Engine
-) -> None:
+def test_a_refused_row_stops_none_of_its_functions(database: Database, engine: Engine) -> None:
     barred = "INSERT INTO task_pending (name, enabled) SELECT 'r' || n, false FROM generate_series"
     for rows, call in (
         (_RUNNING, "SELECT task_rescue_expired(now() + '9 min')"),
@@ -479,9 +469,7 @@ def test_a_row_that_is_refused_stops_none_of_its_functions(
         assert moved == [3, True, "SQLSTATE 23514"]
 
 
-def test_a_lease_is_over_for_one_renewal_before_the_database_rescues(
-    database: Database, engine: Engine
-) -> None:
+def test_a_lease_is_over_a_renewal_before_any_rescue(database: Database, engine: Engine) -> None:
     rows = _RUNNING.replace("'1 hour' END", "'-51 s' END")
     asked: list[int] = []
     for at in ("now() + interval '60 s'", "now() + interval '62 s'"):
@@ -497,14 +485,11 @@ def test_the_function_sweeps_what_the_sweeper_sweeps(database: Database, engine:
         VALUES ('a', false, NULL), ('b', true, now() - interval '1 s'), ('c', true, NULL)
     """
     python = _moved(engine, rows, lambda c: sweep_all(c, 500))
-
     assert _moved(engine, rows, lambda c: c.execute(text("SELECT task_sweep()"))) == python
     assert [row[1] for row in python[0]] == ["SKIPPED", "EXPIRED", "PENDING"]
 
 
-def test_the_function_makes_and_drops_days_one_step_a_call(
-    database: Database, engine: Engine
-) -> None:
+def test_it_makes_and_drops_days_one_step_a_call(database: Database, engine: Engine) -> None:
     with engine.connect() as connection:
         today = connection.execute(text("SELECT (now() AT TIME ZONE 'UTC')::date")).scalar_one()
         at = datetime(today.year, today.month, today.day, 12, tzinfo=UTC) + timedelta(days=31)
@@ -523,9 +508,7 @@ def test_the_function_makes_and_drops_days_one_step_a_call(
     assert found[-1].day.date() == (at + timedelta(days=14)).date()
 
 
-def test_a_day_that_python_detached_is_dropped_by_the_function(
-    database: Database, engine: Engine
-) -> None:
+def test_a_day_python_detached_is_dropped_by_it(database: Database, engine: Engine) -> None:
     with engine.connect() as connection:
         found, _ = partitions(connection)
         retention.detach_partition(connection, found[0])

@@ -29,7 +29,6 @@ def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: A
     create(engine, "add", {"n": 4, "note": evil})
     create(engine, "call", {"day": "2026-03-01"})
     run(engine)
-
     assert effects(engine) == [(0, "01.03."), (4, evil)]
     assert ends() == {"add": ("SUCCEEDED", 1, 0, 0), "call": ("SUCCEEDED", 1, 0, 0)}
     with engine.connect() as connection:
@@ -37,9 +36,7 @@ def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: A
         assert [tuple(row) for row in results] == [("add", {"rows": 1}), ("call", None)]
 
 
-def test_who_succeeded_leaves_what_its_history_says(
-    engine: Engine, registry: Registry, ends: Any
-) -> None:
+def test_a_success_leaves_its_history(engine: Engine, registry: Registry, ends: Any) -> None:
     insert = "INSERT INTO sql_effect VALUES (:n, :note)"
     sql_handler("none", insert, history="none", registry=registry)
     sql_handler("failures", insert, history="failures", registry=registry)
@@ -208,9 +205,7 @@ def test_a_statement_is_planned_as_the_role_says(engine: Engine) -> None:
     assert effects(engine) == [(1, theirs)]
 
 
-def test_a_task_whose_statement_was_taken_away_since_its_claim_waits_for_a_worker(
-    engine: Engine, ends: Any
-) -> None:
+def test_a_task_that_lost_its_statement_waits_for_a_worker(engine: Engine, ends: Any) -> None:
     others = Registry()
     sql_handler("another", "SELECT 1", registry=others)
     create(engine, "add", {"n": 1, "note": "x"})
@@ -248,9 +243,7 @@ def test_a_value_is_as_long_as_its_column(engine: Engine) -> None:
         connection.execute(text("DROP TABLE coded"))
 
 
-def test_what_a_deferred_trigger_refuses_is_charged_and_others_go_on(
-    engine: Engine, ends: Any
-) -> None:
+def test_what_a_deferred_trigger_refuses_is_charged_alone(engine: Engine, ends: Any) -> None:
     others = Registry()
     sql_handler("child", "INSERT INTO child VALUES (:n)", registry=others)
     sql_handler("free", "INSERT INTO sql_effect VALUES (1, 'x')", registry=others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -11,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Lease, Rank
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TTL = timedelta(seconds=5)
@@ -39,17 +38,9 @@ def since(connection: Connection) -> datetime:
     return connection.execute(text("SELECT held_since FROM task_lease")).scalar_one()
 
 
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
-    with two(engine) as connections:
-        yield connections
-
-
 def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connection) -> None:
     assert leader_lease.read_lease(connection, SCAN, now=NOON) is None
-
     first = hold(connection, BEAT, NOON)
-
     assert first is not None
     assert (first.free, first.idle, first.notes) == (False, None, {})
     assert hold(connection, OTHER, s(4.9)) is None
@@ -61,9 +52,7 @@ def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connectio
 @pytest.mark.usefixtures("maintenance_due")
 def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-
     hold(connection, BEAT, s(3))
-
     assert hold(connection, OTHER, s(7.9)) is None
     hold(connection, BEAT, s(60))
     assert since(connection) == NOON
@@ -71,11 +60,8 @@ def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connec
     assert since(connection) == s(65)
 
 
-def test_beat_takes_over_from_a_standby_at_once_and_never_the_other_way(
-    connection: Connection,
-) -> None:
+def test_beat_takes_over_from_a_standby_at_once_never_reversed(connection: Connection) -> None:
     hold(connection, STANDBY, NOON)
-
     assert hold(connection, BEAT, s(1)) is not None
     assert hold(connection, STANDBY, s(2)) is None
     assert hold(connection, STANDBY, s(6)) is not None
@@ -95,29 +81,22 @@ def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> 
     assert [open_to(who, s(6)) for who in (BEAT, OTHER)] == [True, True]
 
 
-def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
-    connection: Connection,
-) -> None:
+def test_only_the_holder_gives_it_back_and_it_is_free_at_once(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-
     leader_lease.release_lease(connection, SCAN, OTHER)
     assert hold(connection, OTHER, s(1)) is None
     leader_lease.release_lease(connection, SCAN, BEAT)
     assert hold(connection, STANDBY, s(1)) is not None
 
 
-def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
-    connection: Connection,
-) -> None:
+def test_only_the_holder_renews_it_with_what_it_writes_down(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-
     answers = [
         leader_lease.record_duty(connection, SCAN, BEAT, TTL, now=s(4)),
         leader_lease.record_duty(connection, SCAN, OTHER, TTL, now=s(8)),
     ]
     left = leader_lease.read_lease(connection, SCAN, now=s(8)).left
     late = leader_lease.record_duty(connection, SCAN, BEAT, TTL, now=s(9))
-
     assert (answers, left) == ([True, False], timedelta(seconds=1))
     assert not late
     assert leader_lease.read_lease(connection, SCAN, now=s(9)).free
@@ -128,24 +107,18 @@ def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Con
     leader_lease.record_duty(connection, SCAN, OTHER, TTL, now=s(1))
     assert leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
     assert leader_lease.add_notes(connection, SCAN, BEAT, {"hourly": "late"})
-
     taken = hold(connection, OTHER, s(8))
-
     assert taken is not None
     assert taken.idle == timedelta(seconds=7)
     assert taken.notes == {"daily": "then", "hourly": "late"}
     assert not leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "again"})
 
 
-def test_two_take_what_nobody_had_then_one_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
+def test_of_two_one_takes_what_is_new(engine: Engine, pair: tuple[Connection, Connection]) -> None:
     a, b = pair
     hold(a, BEAT)
     second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-
     a.commit()
-
     assert second.result() is None
     b.rollback()
     assert holder(b) == BEAT
@@ -157,23 +130,17 @@ def test_the_first_rolls_back_then_the_second_has_it(
     a, b = pair
     hold(a, BEAT)
     second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-
     a.rollback()
-
     assert second.result() is not None
 
 
-def test_two_take_what_is_over_then_one_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
+def test_of_two_one_takes_what_is_over(engine: Engine, pair: tuple[Connection, Connection]) -> None:
     a, b = pair
     hold(a, STANDBY, NOON)
     a.commit()
     hold(a, BEAT)
     second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-
     a.commit()
-
     assert second.result() is None
 
 
@@ -186,9 +153,7 @@ def test_it_is_renewed_while_another_sees_it_over_then_it_stays(
     a.commit()
     hold(a, BEAT)
     late = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-
     a.commit()
-
     assert late.result() is None
     b.rollback()
     assert holder(b) == BEAT
@@ -202,9 +167,7 @@ def test_it_is_given_back_while_another_asks_then_that_one_has_it(
     a.commit()
     leader_lease.release_lease(a, SCAN, BEAT)
     waiting = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-
     a.commit()
-
     assert waiting.result() is not None
 
 
@@ -216,9 +179,7 @@ def test_a_standby_renews_while_beat_takes_over_then_beat_leads(
     a.commit()
     hold(a, BEAT)
     renewal = blocked(engine, b, a, lambda connection: hold(connection, STANDBY))
-
     a.commit()
-
     assert renewal.result() is None
     b.rollback()
     assert holder(b) == BEAT
@@ -233,9 +194,7 @@ def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
     a.commit()
     hold(a, OTHER)
     noting = blocked(engine, b, a, lambda c: leader_lease.add_notes(c, SCAN, BEAT, {"daily": "x"}))
-
     a.commit()
-
     assert not noting.result()
 
 

@@ -147,21 +147,18 @@ def test_the_error_pool_takes_only_its_own_state(connection: Connection, state: 
 
 def test_an_id_lies_in_the_pending_pool_once(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     with pytest.raises(IntegrityError, match="task_pending_pkey"):
         insert(connection, id=str(int(task_id)))
 
 
 def test_an_update_cannot_make_a_row_running_without_a_lease(connection: Connection) -> None:
     pending_task(connection)
-
     with pytest.raises(IntegrityError, match="state_has_its_columns"):
         connection.execute(text("UPDATE task_pending SET state = 'RUNNING'"))
 
 
 def test_a_name_is_all_that_a_raw_insert_needs(connection: Connection) -> None:
     task_id = insert(connection)
-
     assert [i for found in find_due(connection, {"default": 9}) for i in found.ids] == [task_id]
     task = claimed_task(connection, task_id)
     assert (task.payload, task.fence.attempt) == ("{}", 1)
@@ -169,7 +166,6 @@ def test_a_name_is_all_that_a_raw_insert_needs(connection: Connection) -> None:
 
 def test_two_raw_rows_with_one_unique_key_are_refused(connection: Connection) -> None:
     insert(connection, unique_key="'k'")
-
     with pytest.raises(IntegrityError, match="task_pending_unique_key"):
         insert(connection, unique_key="'k'")
 
@@ -183,18 +179,14 @@ def door(connection: Connection, arguments: str) -> int:
 
 def test_the_sql_door_knows_keys(connection: Connection) -> None:
     keys = {"order_key": "account:7", "limit_key": "tenant:1", "fair_key": "tenant:1"}
-
     task_id = door(connection, "'t', " + ", ".join(f"{k} => '{v}'" for k, v in keys.items()))
-
     row = row_of(connection, task_id)
     assert {name: getattr(row, name) for name in keys} == keys
 
 
 def test_the_sql_door_knows_several_limit_keys(connection: Connection) -> None:
     keys = "limit_key => 'bank:acme', more_limit_keys => ARRAY['tenant:7', 'region:\"eu\"']"
-
     row = row_of(connection, door(connection, f"'t', {keys}"))
-
     by_hand = row_of(connection, pending_task(connection, limit_key=["bank:acme", "tenant:7"]))
     assert (row.limit_key, row.more_limit_keys) == ("bank:acme", ["tenant:7", 'region:"eu"'])
     assert (by_hand.limit_key, by_hand.more_limit_keys) == ("bank:acme", ["tenant:7"])
@@ -202,7 +194,6 @@ def test_the_sql_door_knows_several_limit_keys(connection: Connection) -> None:
 
 def test_the_sql_door_needs_a_name_only(connection: Connection) -> None:
     task_id = door(connection, "'t'")
-
     row = row_of(connection, task_id)
     assert (row.state, row.queue, row.priority, row.payload) == ("PENDING", "default", 5, {})
     assert row.due_at == row.scan_at
@@ -229,21 +220,16 @@ def test_the_sql_door_takes_the_options_of_create_task(connection: Connection) -
 
 def test_the_sql_door_gives_the_holder_of_a_unique_key(connection: Connection) -> None:
     first = door(connection, "'t', unique_key => 'k'")
-
     assert door(connection, "'t', unique_key => 'k'") == first
     assert door(connection, "'other', unique_key => 'k'") != first
     assert count(connection) == 2
 
 
-def test_a_producer_of_the_key_is_open_then_the_sql_door_waits_and_names_its_task(
-    engine: Engine,
-) -> None:
+def test_the_sql_door_waits_for_a_producer_of_its_key_and_names_its_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = pending_task(a, unique_key="k")
         waiting = blocked(engine, b, a, lambda c: door(c, "'t', unique_key => 'k'"))
-
         a.commit()
-
         assert waiting.result() == first
 
 
@@ -256,7 +242,6 @@ def test_a_policy_through_the_sql_door_implies_as_many_attempts_as_in_python(
 ) -> None:
     by_door = door(connection, f"'t', retry => '{retry}'")
     by_python = pending_task(connection, retry=retry)
-
     assert row_of(connection, by_door).max_attempts == attempts
     assert row_of(connection, by_python).max_attempts == attempts
 
@@ -274,9 +259,7 @@ def test_a_policy_through_the_sql_door_implies_as_many_attempts_as_in_python(
         ("'t', unique_key => ''", "keys_are_valid"),
     ],
 )
-def test_the_sql_door_refuses_what_python_refuses(
-    connection: Connection, arguments: str, complaint: str
-) -> None:
+def test_sql_refuses_as_python_does(connection: Connection, arguments: str, complaint: str) -> None:
     with pytest.raises(DBAPIError, match=complaint):
         door(connection, arguments)
 
@@ -284,7 +267,6 @@ def test_the_sql_door_refuses_what_python_refuses(
 @pytest.mark.parametrize("missing", ["payload", "delay", "run_at", "retry", "headers", "biz_key"])
 def test_null_through_the_sql_door_means_not_given(connection: Connection, missing: str) -> None:
     row = row_of(connection, door(connection, f"'t', {missing} => NULL"))
-
     assert row.payload == {}
     assert row.due_at <= row.created_at + timedelta(seconds=1)
 
@@ -313,7 +295,6 @@ def test_the_view_shows_each_task_once_with_its_pool(connection: Connection) -> 
     insert(connection, id="1")
     insert(connection, "task_completed", id="2", state="'SUCCEEDED'")
     insert(connection, "task_error", id="3", state="'FAILED'")
-
     assert [pool_of_task(connection, n) for n in (1, 2, 3, 4)] == [
         "pending PENDING",
         "completed SUCCEEDED",
@@ -329,9 +310,7 @@ def test_a_payload_written_past_us_that_cannot_be_read_hurts_only_itself(
     bad = insert(connection)
     connection.execute(text("UPDATE task_pending SET payload = CAST(:p AS jsonb)"), {"p": poison})
     good = pending_task(connection)
-
     claimed = claim(connection, [bad, good], claimer(), uuid4())
-
     assert [t.task_id for t in claimed] == [bad, good]
     assert claimed[1].payload == "{}"
     assert get(connection, good) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -40,7 +40,7 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import LEASE, claimer, ending, pending_task, row_of
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
 GATE = Gate(GateKind.KEY, "k1")
@@ -88,9 +88,7 @@ def test_who_is_woken_has_the_better_priority_then_the_lower_id(connection: Conn
     set_limit(connection, Limit(GateKind.KEY, "k1", 0))
     low, high = waiting(connection, 2, priority=9), waiting(connection, 2, priority=1)
     assert passing(connection, [*low, *high], NOON) == []
-
     set_limit(connection, Limit(GateKind.KEY, "k1", 3), now=after(1))
-
     assert sorted(wake(connection, after(1))) == sorted([*high, low[0]])
 
 
@@ -98,9 +96,7 @@ def test_a_limit_that_is_dropped_lets_all_of_its_pattern_go(connection: Connecti
     set_limit(connection, Limit(GateKind.KEY, "k*", 0))
     ids = waiting(connection, 3)
     passing(connection, ids, NOON)
-
     assert drop_limit(connection, GateKind.KEY, "k*", now=after(1))
-
     assert wake(connection, after(1)) == ids
     assert passing(connection, ids, after(1)) == ids
     assert all_limits(connection) == []
@@ -111,9 +107,7 @@ def test_a_limit_that_is_raised_counts_who_runs_already(connection: Connection) 
     set_limit(connection, Limit(GateKind.KEY, "k1", 1))
     ids = waiting(connection, 4)
     assert passing(connection, ids, NOON) == ids[:1]
-
     set_limit(connection, Limit(GateKind.KEY, "k1", 3), now=after(1))
-
     assert wake(connection, after(1)) == ids[1:3]
 
 
@@ -121,18 +115,14 @@ def test_a_limit_of_a_queue_counts_what_ran_before_it_was_set(connection: Connec
     ids = waiting(connection, 3, limit_key=None, queue="q")
     claim(connection, ids[:1], claimer(), uuid4(), now=NOON)
     set_limit(connection, Limit(GateKind.QUEUE, "q", 2))
-
     assert passing(connection, ids[1:], NOON) == ids[1:2]
 
 
-def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
-    connection: Connection,
-) -> None:
+def test_unused_gates_are_removed_but_of_buckets_only_full_ones(connection: Connection) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
     insert_gates(connection, [Gate(GateKind.ORDER, "gone")])
     passing(connection, [*keyed, *ordered], NOON)
-
     assert order_and_limits.prune_gates(connection, 10, now=after(60)) == 1
     left = lock_buckets(connection, [GATE, Gate(GateKind.ORDER, "o"), Gate(GateKind.ORDER, "gone")])
     assert list(left) == [GATE, Gate(GateKind.ORDER, "o")]
@@ -143,7 +133,6 @@ def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     set_limit(connection, Limit(GateKind.NAME, "t", 0))
     ids = waiting(connection, 2)
-
     assert passing(connection, ids, NOON) == []
     assert row_of(connection, ids[0]).parked == "limit name t"
     rooms = capacities_of(connection, [GATE], order_and_limits.read_limits(connection), now=NOON)
@@ -153,12 +142,6 @@ def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
 BANK, TENANT = Gate(GateKind.KEY, "bank:acme"), Gate(GateKind.KEY, "tenant:7")
 BOTH = [BANK.key, TENANT.key]
 Pair = tuple[Connection, Connection]
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def limited(connection: Connection, bank: int, tenant: int) -> None:
@@ -199,9 +182,7 @@ def running(connection: Connection) -> list[int]:
 def test_a_task_runs_only_while_there_is_room_under_each_key(connection: Connection) -> None:
     limited(connection, 2, 1)
     first, second, of_bank, of_tenant = made(connection, BOTH, BOTH[::-1], BANK.key, TENANT.key)
-
     assert passed(connection, [first, second, of_bank, of_tenant]) == [first, of_bank]
-
     assert running(connection) == [2, 1]
     assert row_of(connection, second).parked == "limit key tenant:7"
     assert row_of(connection, second).parked_for == TENANT.key
@@ -214,9 +195,7 @@ def test_who_is_held_by_any_key_waits_in_its_line(connection: Connection, keys: 
     before, behind = made(connection, BANK.key, keys)
     (task,) = passing_of_several_limit_keys(connection, [before, behind])
     assert row_of(connection, behind).parked_for == BANK.key
-
     settle_one(connection, ending(task))
-
     assert wake_of_several_limit_keys(connection, [TENANT]) == []
     assert wake_of_several_limit_keys(connection, [BANK]) == [behind]
     assert passed(connection, [behind]) == [behind]
@@ -231,9 +210,7 @@ def test_a_wake_up_passes_over_those_that_their_other_key_holds(connection: Conn
         for t in passing_of_several_limit_keys(connection, [of_tenant, of_bank, both, last])
     }
     assert [row_of(connection, i).parked_for for i in (both, last)] == [BANK.key, BANK.key]
-
     settle_one(connection, ending(ran[of_bank]))
-
     assert wake_of_several_limit_keys(connection, [BANK])[-1:] == [last]
     assert passed(connection, [last]) == [last]
 
@@ -264,9 +241,7 @@ def test_however_a_run_ends_all_of_its_places_are_free(connection: Connection, e
     limited(connection, 1, 1)
     first, *others = made(connection, BOTH, BANK.key, TENANT.key)
     (task,) = passing_of_several_limit_keys(connection, [first, *others])
-
     ENDS[end](connection, task)
-
     assert running(connection) == [0, 0]
     gates = order_and_limits.gates_of_tasks(connection, [first])
     assert set(gates) == {BANK, TENANT}
@@ -279,9 +254,7 @@ def test_a_task_comes_back_with_all_of_its_keys(connection: Connection) -> None:
     (task_id,) = made(connection, BOTH)
     (task,) = passing_of_several_limit_keys(connection, [task_id])
     settle_one(connection, ending(task, Event.FAIL))
-
     requeue(connection, task_id)
-
     row = row_of(connection, task_id)
     assert [row.limit_key, *row.more_limit_keys] == BOTH
     assert passed(connection, [task_id]) == [task_id]
@@ -292,9 +265,7 @@ def test_a_start_takes_a_token_of_each_key_or_of_none(connection: Connection) ->
     set_limit(connection, limit_of("key", BANK.key, None, "10/1h", 5))
     set_limit(connection, limit_of("key", TENANT.key, None, "10/1h", 2))
     ids = made(connection, *[BOTH] * 4)
-
     assert passed(connection, ids) == ids[:2]
-
     rooms = capacities_of(connection, [BANK, TENANT], order_and_limits.read_limits(connection))
     assert [int(rooms[gate].tokens) for gate in (BANK, TENANT)] == [3, 0]
 
@@ -302,7 +273,6 @@ def test_a_start_takes_a_token_of_each_key_or_of_none(connection: Connection) ->
 def test_a_key_without_a_limit_holds_nobody(connection: Connection) -> None:
     set_limit(connection, Limit(GateKind.KEY, TENANT.key, 1))
     first, second = made(connection, BOTH, ["bank:acme", "region:eu"])
-
     assert passed(connection, [first, second]) == [first, second]
 
 
@@ -311,15 +281,11 @@ def test_who_ran_before_there_was_a_limit_counts(connection: Connection) -> None
     set_limit(connection, Limit(GateKind.KEY, BANK.key, 5))
     first, second = made(connection, BOTH, BOTH)
     assert passed(connection, [first]) == [first]
-
     limited(connection, 5, 1)
-
     assert passed(connection, [second]) == []
 
 
-def test_two_claims_in_opposite_orders_neither_deadlock_nor_share_the_keys(
-    engine: Engine, pair: Pair
-) -> None:
+def test_claims_in_opposite_orders_neither_deadlock_nor_share(engine: Engine, pair: Pair) -> None:
     a, b = pair
     limited(a, 1, 1)
     one, other = made(a, BOTH, BOTH[::-1])
@@ -339,17 +305,13 @@ def test_two_claims_in_opposite_orders_neither_deadlock_nor_share_the_keys(
     assert passed(b, [other]) == [other]
 
 
-def test_claims_that_share_the_second_key_alone_wait_for_each_other(
-    engine: Engine, pair: Pair
-) -> None:
+def test_claims_that_share_only_the_second_key_wait_in_turn(engine: Engine, pair: Pair) -> None:
     a, b = pair
     limited(a, 1, 1)
     one, other = made(a, ["bank:acme", TENANT.key], ["bank:other", TENANT.key])
     assert passed(a, [one]) == [one]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [other]))
     a.commit()
-
     assert waiting.result() == []
 
 
@@ -358,10 +320,8 @@ def test_a_claim_that_is_rolled_back_leaves_no_place_taken(engine: Engine, pair:
     limited(a, 1, 1)
     one, other = made(a, BOTH, BOTH)
     assert passed(a, [one]) == [one]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [other]))
     a.rollback()
-
     assert waiting.result() == [other]
 
 
@@ -455,25 +415,19 @@ def test_of_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
         a.commit()
     assert first(a, [one]) == [one]
     other = made_of_clear_gates(b, 1, order_key="k")[0]
-
     waiting = blocked(engine, b, a, lambda c: second(c, [other]))
     a.commit()
-
     assert waiting.result() == []
 
 
 @pytest.mark.parametrize(("first", "second"), WAYS)
-def test_two_claims_of_one_limit_take_no_more_than_it_allows(
-    engine: Engine, pair: Pair, first, second
-) -> None:
+def test_two_claims_take_no_more_than_a_limit(engine: Engine, pair: Pair, first, second) -> None:
     a, b = pair
     ids = made_of_clear_gates(a, 4, limit_key="l")
     limited_of_clear_gates(a, 3)
     assert first(a, ids[:2]) == ids[:2]
-
     waiting = blocked(engine, b, a, lambda c: second(c, ids[2:]))
     a.commit()
-
     assert waiting.result() == ([] if second is shortly else ids[2:3])
 
 
@@ -481,10 +435,8 @@ def test_a_claim_that_was_taken_back_leaves_the_key_to_the_next(engine: Engine, 
     a, b = pair
     ids = made_of_clear_gates(a, 1, order_key="k")
     assert shortly(a, ids) == ids
-
     waiting = blocked(engine, b, a, lambda c: shortly(c, ids))
     a.rollback()
-
     assert waiting.result() == ids
 
 
@@ -493,11 +445,9 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
     first = [made_of_clear_gates(a, 1, order_key=key)[0] for key in "xy"]
     assert shortly(a, first) == first
     second = [made_of_clear_gates(b, 1, order_key=key)[0] for key in "yx"]
-
     waiting = blocked(engine, b, a, lambda c: shortly(c, second))
     assert shortly(a, second) == []
     a.commit()
-
     assert waiting.result() == []
 
 
@@ -506,11 +456,9 @@ def test_a_row_that_becomes_claimable_behind_the_locks_is_not_taken(pair: Pair) 
     (task_id,) = made_of_clear_gates(a, 1, order_key="k")
     (task,) = short(a, [task_id])
     a.commit()
-
     assert lock_gates(b, [task_id]) == {}
     settle_one(a, ending(task, Event.RETRY, wait=timedelta(0)))
     a.commit()
-
     assert [t.task_id for t in claim_clear(b, [], claimer(), uuid4())] == []
     assert shortly(b, [task_id]) == [task_id]
 
@@ -522,18 +470,14 @@ def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair
     assert shortly(b, early) == early
     b.commit()
     a.commit()
-
     assert shortly(a, [late]) == []
     assert find_clear_tasks(a, [late]) == set()
 
 
-def test_of_a_limit_key_all_that_ask_pass_beside_those_that_run_or_none(
-    connection: Connection,
-) -> None:
+def test_of_a_limit_key_all_pass_beside_those_that_run_or_none(connection: Connection) -> None:
     ids = made_of_clear_gates(connection, 4, limit_key="l")
     limited_of_clear_gates(connection, 3)
     assert shortly(connection, ids[:1]) == ids[:1]
-
     assert find_clear_tasks(connection, ids[1:]) == set()
     assert find_clear_tasks(connection, ids[1:3]) == {*ids[1:3]}
 
@@ -544,9 +488,7 @@ def test_only_keys_with_a_limit_have_a_gate(connection: Connection) -> None:
     )
     limited_of_clear_gates(connection, 1)
     limited_of_clear_gates(connection, 1, "m:*")
-
     assert shortly(connection, [free, of_one, of_many]) == [free, of_one, of_many]
-
     gates = connection.execute(text("SELECT gate FROM task_gate ORDER BY gate")).scalars().all()
     assert gates == ["limit key l", "limit key m:1"]
 
@@ -596,7 +538,6 @@ def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> 
 def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Connection) -> None:
     ids = [pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED) for _ in range(5)]
     message = [ids[n] for n in (3, 0, 4, 1, 2)]
-
     assert taken(connection, message) == message
     assert taken(connection, message) == []
 
@@ -614,21 +555,17 @@ def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Conn
         {"limit_key": "k"},
     ],
 )
-def test_a_row_that_is_not_there_to_take_with_others_is_left(
-    connection: Connection, row: dict[str, Any]
-) -> None:
+def test_a_row_not_to_take_with_others_is_left(connection: Connection, row: dict[str, Any]) -> None:
     left, other = (
         pending_task(connection, **row, now=NOON_OF_CLAIM_UNHINDERED),
         pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED),
     )
-
     assert taken(connection, [left, other]) == [other]
     assert taken(connection, [left]) == []
 
 
 def test_what_a_handler_runs_at_most_once_is_left(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
-
     assert taken(connection, [task_id], claimer(at_most_once=True)) == []
 
 
@@ -655,12 +592,9 @@ ELSEWHERE["a breaker"] = opened
 
 
 @pytest.mark.parametrize("hindrance", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_it_takes_nothing_while_anything_stands_before_anybody(
-    connection: Connection, hindrance: Hindrance
-) -> None:
+def test_it_takes_nothing_if_anything_hinders(connection: Connection, hindrance: Hindrance) -> None:
     task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
     hindrance(connection)
-
     assert taken(connection, [task_id]) == []
     (task,) = claim(connection, [task_id], claimer(), uuid4(), now=NOON_OF_CLAIM_UNHINDERED)
     assert task.task_id == task_id
@@ -674,5 +608,4 @@ def test_what_holds_nobody_any_more_hinders_nobody(connection: Connection) -> No
     said(connection, running_below=5)
     circuit_breakers.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
     set_limit(connection, Limit(GateKind.KEY, "tenant:*", 1))
-
     assert taken(connection, [task_id]) == [task_id]

@@ -54,9 +54,7 @@ def test_a_paused_queue_is_not_claimed_and_others_are(connection: Connection) ->
     mail = pending_task(connection, queue="mail", now=NOON)
     other = pending_task(connection, now=NOON)
     before = row_of(connection, mail)
-
     pause(connection, "mail")
-
     assert claimed(connection, [mail]) == []
     assert next_ids(connection) == [other]
     assert row_of(connection, mail) == before
@@ -64,10 +62,8 @@ def test_a_paused_queue_is_not_claimed_and_others_are(connection: Connection) ->
 
 def test_all_queues_can_be_paused_at_once(connection: Connection) -> None:
     ids = [pending_task(connection, queue=queue, now=NOON) for queue in ("mail", "default")]
-
     pause(connection, "*")
     assert (claimed(connection, ids), next_ids(connection)) == ([], [])
-
     resume(connection, "*")
     assert next_ids(connection) == ids
 
@@ -77,9 +73,7 @@ def test_after_resume_rows_run_at_once(connection: Connection, take: str) -> Non
     mail = pending_task(connection, queue="mail", now=NOON)
     pause(connection, "mail")
     claimed(connection, [mail])
-
     resume(connection, "mail")
-
     found = claimed(connection, [mail]) if take == "message" else next_ids(connection)
     assert found == [mail]
 
@@ -87,19 +81,15 @@ def test_after_resume_rows_run_at_once(connection: Connection, take: str) -> Non
 def test_a_pause_keeps_its_beginning_and_reason(connection: Connection) -> None:
     assert pause(connection, "mail", "provider\0 is down", now=NOON)
     assert not pause(connection, "mail", "another", now=LATER)
-
     assert find_pauses(connection) == [Pause("mail", NOON, "provider\ufffd is down")]
     assert resume(connection, "mail") == ["mail"]
     assert resume(connection, "mail") == []
     assert find_pauses(connection) == []
 
 
-def test_resuming_one_queue_leaves_the_others_and_resuming_all_leaves_none(
-    connection: Connection,
-) -> None:
+def test_resuming_a_queue_leaves_the_others_resuming_all_none(connection: Connection) -> None:
     for queue in ("a", "b", "*"):
         pause(connection, queue)
-
     assert resume(connection, "a") == ["a"]
     assert {row.queue for row in find_pauses(connection)} == {"b", "*"}
     assert sorted(resume(connection, "*")) == ["*", "b"]
@@ -116,9 +106,7 @@ def test_what_is_no_queue_is_refused(connection: Connection, queue: str) -> None
 def test_stats_say_which_tasks_stand_still(connection: Connection) -> None:
     pending_task(connection, queue="mail")
     pending_task(connection)
-
     pause(connection, "mail")
-
     assert {c.queue: c.paused for c in browse.count_tasks(connection)} == {
         "mail": True,
         "default": False,
@@ -145,9 +133,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     values |= {"lonely": True, "within": None, "now": LATER}
     values |= scan_position_values(["mail"], None)
     statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {claims._NEXT.text}"
-
     (plan,) = connection.execute(text(statement), values).scalar_one()
-
     candidates = nodes(plan["Plan"], "CTE candidate")
     scans = [node for node in candidates if node.get("Relation Name") == "task_pending"]
     assert [node["Actual Loops"] for node in scans] == [loops]
@@ -173,9 +159,7 @@ def taken(
 
 
 class TestWindows:
-    def test_outside_its_windows_nothing_of_a_queue_is_claimed(
-        self, connection: Connection
-    ) -> None:
+    def test_nothing_is_claimed_outside_a_queues_windows(self, connection: Connection) -> None:
         night = pending_task(connection, queue="night", now=NOON_OF_QUEUE_SETTINGS)
         other = pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
         change(connection, "night", windows=["22:00-06:00"])
@@ -193,21 +177,17 @@ class TestWindows:
 
     def test_a_queue_is_open_in_any_of_its_windows(self, connection: Connection) -> None:
         change(connection, windows=["01:00-02:00", "11:00-13:00", "mon 12:00-12:01"])
-
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
 
     def test_not_on_the_days_of_a_calendar(self, connection: Connection) -> None:
         queue_settings.set_calendar(connection, "de", [NOON_OF_QUEUE_SETTINGS.date()])
         change(connection, windows=["00:00-24:00 not on de"])
-
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == {"q"}
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS + 12 * HOUR) == set()
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
 
-    def test_days_that_python_cannot_read_are_refused_by_the_table(
-        self, connection: Connection
-    ) -> None:
+    def test_the_table_refuses_days_python_cannot_read(self, connection: Connection) -> None:
         """One of them would stop all commands that list calendars."""
         into = text("INSERT INTO task_calendar (name, days) VALUES ('odd', CAST(:days AS date[]))")
         for day in (
@@ -243,9 +223,7 @@ class TestWindows:
         queue_settings.set_calendar(connection, "de", [])
         written = ["mon-fri 22:00-06:00 Europe/Berlin not on de", "sat,sun 00:00-24:00"]
         change(connection, windows=written)
-
         (found,) = queue_settings.find_queues(connection, now=NOON_OF_QUEUE_SETTINGS)
-
         assert set(found.windows) == set(map(parse_window, written))
         assert not found.is_open
         assert found.opens_at == datetime(2026, 6, 1, 20, tzinfo=UTC)
@@ -254,9 +232,7 @@ class TestWindows:
         today = NOON_OF_QUEUE_SETTINGS.date()
         queue_settings.set_calendar(connection, "off", [today, today + timedelta(days=1)])
         change(connection, windows=["09:00-17:00 not on off"])
-
         (found,) = queue_settings.find_queues(connection, now=NOON_OF_QUEUE_SETTINGS)
-
         assert found.opens_at == NOON_OF_QUEUE_SETTINGS + timedelta(days=2) - 3 * HOUR
 
     @pytest.mark.parametrize(
@@ -269,7 +245,7 @@ class TestWindows:
             "'*', '{1}', '01:00', '02:00', 'UTC'",
         ],
     )
-    def test_what_a_claim_could_not_read_is_refused_by_the_table(
+    def test_the_table_refuses_what_no_claim_reads(
         self, connection: Connection, values: str
     ) -> None:
         with pytest.raises(DBAPIError):
@@ -282,7 +258,6 @@ class TestPausesThatEnd:
         pause(
             connection, "mail", resume_at=NOON_OF_QUEUE_SETTINGS + HOUR, now=NOON_OF_QUEUE_SETTINGS
         )
-
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == {"mail"}
         assert taken(connection, [mail], NOON_OF_QUEUE_SETTINGS + HOUR - MINUTE) == []
         assert find_pauses(connection, now=NOON_OF_QUEUE_SETTINGS + HOUR) == []
@@ -293,7 +268,6 @@ class TestPausesThatEnd:
         assert pause(connection, "mail", "one", resume_in=HOUR, now=NOON_OF_QUEUE_SETTINGS)
         assert not pause(connection, "mail", "two", now=NOON_OF_QUEUE_SETTINGS)
         assert pause(connection, "mail", "three", now=NOON_OF_QUEUE_SETTINGS + HOUR)
-
         (found,) = find_pauses(connection, now=NOON_OF_QUEUE_SETTINGS + 2 * HOUR)
         assert (found.reason, found.resume_at) == ("three", None)
 
@@ -319,7 +293,6 @@ class TestGates:
         change(connection, "bulk", waiting_below="1m")
         pending_task(connection, queue="bulk", now=NOON_OF_QUEUE_SETTINGS - HOUR)
         pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
-
         assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS + MINUTE / 2) == {}
         assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS + MINUTE) == {
             "bulk": "waiting"
@@ -330,33 +303,25 @@ class TestGates:
         change(connection, "bulk", waiting_below="1m")
         pending_task(connection, queue="mail", now=NOON_OF_QUEUE_SETTINGS - HOUR)
         assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": "waiting"}
-
         pause(connection, "mail")
-
         assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": None}
 
     def test_a_gate_that_is_taken_away_is_open(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m", timeout=5)
         pending_task(connection, now=NOON_OF_QUEUE_SETTINGS - HOUR)
         update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS)
-
         change(connection, "bulk", waiting_below=None)
-
         assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
         assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {}
 
 
 class TestDefaults:
-    def test_tasks_that_say_nothing_have_what_their_queue_says(
-        self, connection: Connection
-    ) -> None:
+    def test_tasks_that_say_nothing_have_their_queues_word(self, connection: Connection) -> None:
         change(connection, retry="1s,2s", timeout="5s", hard_timeout="1m")
         silent = pending_task(connection, queue="q", now=NOON_OF_QUEUE_SETTINGS)
-
         (task,) = claim(
             connection, [silent], claimer(max_attempts=9), uuid4(), now=NOON_OF_QUEUE_SETTINGS
         )
-
         assert (task.retry, task.max_attempts) == ("1s,2s", 3)
         assert (task.timeout_ms, task.hard_timeout_ms) == (5_000, 60_000)
         assert claims_of(connection, "w1")[0] == task
@@ -385,7 +350,6 @@ class TestDefaults:
     def test_what_was_claimed_keeps_its_number_of_attempts(self, connection: Connection) -> None:
         task = claimed_task(connection, queue="q", now=NOON_OF_QUEUE_SETTINGS)
         change(connection, max_attempts=9)
-
         assert claims_of(connection, "w1")[0].max_attempts == task.max_attempts == 3
 
 
@@ -396,7 +360,6 @@ def test_what_is_not_said_stays_and_none_takes_back(connection: Connection) -> N
     change(connection, windows=None, running_below=None, waiting_below=None)
     (after,) = queue_settings.find_queues(connection)
     change(connection, timeout=None)
-
     assert (before.running_below, before.waiting_below) == (5, timedelta(seconds=30))
     assert before.windows
     assert (after.windows, after.gate, after.defaults) == ((), "", {"timeout_ms": 9_000})
@@ -406,7 +369,6 @@ def test_what_is_not_said_stays_and_none_takes_back(connection: Connection) -> N
 def test_an_idle_scanner_sees_nothing_in_queues_that_stand_still(connection: Connection) -> None:
     pending_task(connection, queue="night", now=NOON_OF_QUEUE_SETTINGS)
     change(connection, "night", windows=["22:00-06:00"])
-
     assert check_idle(connection, now=NOON_OF_QUEUE_SETTINGS).is_quiet(HOUR)
     assert not check_idle(connection, now=NOON_OF_QUEUE_SETTINGS + 10 * HOUR).is_quiet(HOUR)
 
@@ -463,7 +425,6 @@ READ: dict[str, Callable[[Connection], Any]] = {
 @pytest.mark.parametrize("name", READ)
 def test_a_backlog_is_not_read(backlog: Connection, name: str) -> None:
     plan = prepared(backlog, f"fair_{name}", READ[name]).run(backlog)
-
     assert not plan.whole
     assert plan.rows < 300
     assert plan.buffers < 1_000
@@ -472,7 +433,6 @@ def test_a_backlog_is_not_read(backlog: Connection, name: str) -> None:
 
 def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
     found, on = fair_queues.fair_lines(backlog, "default")
-
     assert [line for line in found if line.key] == [
         FairQueueKey("big", 5),
         FairQueueKey("small", 0),
@@ -484,7 +444,6 @@ def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
 def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
     found, _ = fair_queues.fair_lines(backlog, "default")
     heads = fair_queues.first_of_lines(backlog, "default", dict.fromkeys(found, 3), {})
-
     ids = {line: [head.id for head in some] for line, some in heads.items()}
     assert {line: len(some) for line, some in ids.items()} == {
         FairQueueKey("big", 5): 3,
@@ -495,9 +454,7 @@ def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
 
 def test_what_is_disabled_or_expired_is_told(connection: Connection) -> None:
     disabled = pending_task(connection, fair_key="a", enabled=False)
-
     heads = fair_queues.first_of_lines(connection, "default", {FairQueueKey("a", 5): 3}, {})
-
     assert [(head.id, head.barred) for head in heads[FairQueueKey("a", 5)]] == [(disabled, True)]
 
 
@@ -509,6 +466,5 @@ def test_a_key_is_kept_through_a_life(connection: Connection) -> None:
     task_id = pending_task(connection, fair_key="tenant:7")
     cancel(connection, task_id)
     requeue(connection, task_id)
-
     query = text("SELECT fair_key FROM task_pending WHERE id = :id")
     assert connection.execute(query, {"id": task_id}).scalar() == "tenant:7"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -35,16 +35,10 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
 from tests.pool.database import Ask, Verb, statistics
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import blocked
 from tests.pool.runs.racing import FILL, GROUP, NAMES, PAGES_A_ROW, STEPS_A_ROW
 
 Pair = tuple[Connection, Connection]
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def made(connection: Connection, *keys: str, **options) -> list[int]:
@@ -91,38 +85,28 @@ def test_a_plain_claim_takes_nothing_that_a_gate_stands_before(pair: Pair) -> No
     limited(a, GateKind.NAME, "n", 1)
     free = int(pending_task(a))
     ids = [ordered, keyed, of_queue, of_name, free]
-
     taken = claim(a, ids, claimer("t", "n"), uuid4())
-
     assert [task.task_id for task in taken] == [free]
 
 
-def test_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
-    engine: Engine, pair: Pair
-) -> None:
+def test_of_two_claims_of_a_key_the_second_finds_it_taken(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     assert passed(a, [first, second]) == [first]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [second]))
     a.commit()
-
     assert waiting.result() == []
     b.commit()
     assert row_of(b, second).parked == "order k"
 
 
-def test_two_claims_of_one_limit_together_take_no_more_than_it_allows(
-    engine: Engine, pair: Pair
-) -> None:
+def test_two_claims_together_take_no_more_than_a_limit(engine: Engine, pair: Pair) -> None:
     a, b = pair
     ids = made(a, *[None] * 4, limit_key="l")
     limited(a, GateKind.KEY, "l", 3)
     assert passed(a, ids[:2]) == ids[:2]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, ids[2:]))
     a.commit()
-
     assert waiting.result() == ids[2:3]
 
 
@@ -130,33 +114,25 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
     a, b = pair
     one, two_, three, four = made(a, "x", "y", "y", "x")
     assert passed(a, [one, two_]) == [one, two_]
-
     waiting = blocked(engine, b, a, lambda c: passed(c, [three, four]))
     a.commit()
-
     assert waiting.result() == []
 
 
-def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_claim_that_waits_for_a_gate_has_no_later_one(engine: Engine, pair: Pair) -> None:
     a, b = pair
     ids = made(a, "y", "x")
     insert_gates(a, [Gate(GateKind.ORDER, key) for key in "xy"])
     a.commit()
     one = "SELECT gate FROM task_gate WHERE gate = 'order {}' FOR UPDATE SKIP LOCKED"
     a.exec_driver_sql(one.format("x"))
-
     waiting = blocked(engine, b, a, lambda c: passed(c, ids))
     assert a.exec_driver_sql(one.format("y")).all()
     a.commit()
-
     assert waiting.result() == ids
 
 
-def test_a_run_ends_while_another_is_being_held_and_whoever_looks_last_wakes_it(
-    pair: Pair,
-) -> None:
+def test_a_run_ends_while_another_is_held_and_the_last_look_wakes_it(pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     (task,) = passing(a, [first])
@@ -181,16 +157,12 @@ def test_a_run_ends_after_another_was_held_and_wakes_it(pair: Pair) -> None:
     assert passed(b, [second]) == []
     b.commit()
     assert wake(b, ORDER) == []
-
     settle_one(a, ending(task))
     a.commit()
-
     assert wake(a, ORDER) == [second]
 
 
-def test_a_lower_id_that_commits_late_waits_for_the_one_that_runs_and_goes_next(
-    pair: Pair,
-) -> None:
+def test_a_lower_id_that_commits_late_waits_for_the_run_and_is_next(pair: Pair) -> None:
     a, b = pair
     late = int(pending_task(a, order_key="k"))
     early, last = made(b, "k", "k")
@@ -212,11 +184,9 @@ def test_a_head_whose_row_somebody_holds_lets_nobody_past(pair: Pair) -> None:
     a, b = pair
     first, second = made(a, "k", "k")
     cancel(a, first)
-
     assert passed(b, [first, second]) == []
     b.commit()
     a.commit()
-
     assert wake(b, ORDER) == [second]
 
 
@@ -227,7 +197,6 @@ def test_a_run_that_was_given_back_goes_first_again(pair: Pair) -> None:
     a.commit()
     release(a, [task.fence])
     a.commit()
-
     assert wake(b, ORDER) == []
     assert passed(b, [second]) == []
     b.commit()
@@ -242,7 +211,6 @@ def test_a_run_given_back_for_later_blocks_or_skips(pair: Pair, policy: str) -> 
     a.commit()
     release(a, [task.fence], wait=timedelta(hours=1))
     a.commit()
-
     goes_on = [second] if policy == "skips" else []
     assert wake(b, ORDER) == goes_on
     assert passed(b, [second]) == goes_on
@@ -254,17 +222,13 @@ def test_who_has_not_begun_and_cannot_run_now_holds_no_key(pair: Pair, options) 
     a, b = pair
     made(a, "k", **options)
     (second,) = made(a, "k")
-
     assert passed(b, [second]) == [second]
 
 
-def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_again(
-    pair: Pair,
-) -> None:
+def test_a_gate_removed_meanwhile_lets_nobody_pass_until_it_is_back(pair: Pair) -> None:
     a, b = pair
     (first,) = made(a, "k")
     found = order_and_limits.waiting(a, [first])
-
     assert let_pass(a, found, claimer(), uuid4())[0] == []
     assert passed(b, [first]) == [first]
 
@@ -331,9 +295,7 @@ def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_wake_up_passes_over_those_that_stand_still(
-    limited_of_wakes: Connection, stop: str
-) -> None:
+def test_a_wake_up_passes_by_what_stands_still(limited_of_wakes: Connection, stop: str) -> None:
     (first,) = made_of_wakes(limited_of_wakes, 1)
     still = made_of_wakes(limited_of_wakes, 20, "bank.pay", queue="a")
     others = made_of_wakes(limited_of_wakes, 3)
@@ -349,14 +311,11 @@ def test_a_wake_up_passes_over_those_that_stand_still(
 
 
 @pytest.mark.parametrize("barred", ["enabled = false", "expires_at = '2026-06-01T11:00Z'"])
-def test_a_wake_up_passes_over_those_that_never_run(
-    limited_of_wakes: Connection, barred: str
-) -> None:
+def test_a_wake_up_passes_by_what_never_runs(limited_of_wakes: Connection, barred: str) -> None:
     first, *others = made_of_wakes(limited_of_wakes, 9)
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     late = text(f"UPDATE task_pending SET {barred} WHERE id = ANY(:ids)")
     limited_of_wakes.execute(late, {"ids": others[:5]})
-
     assert ended(limited_of_wakes, run) == others[5:6]
     assert reasons(limited_of_wakes, others[:5]) == {None}
 
@@ -382,9 +341,7 @@ def test_a_wake_up_passes_over_those_that_another_gate_holds(limited_of_wakes: C
 
 
 @pytest.mark.test_all
-def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(
-    limited_of_wakes: Connection,
-) -> None:
+def test_of_a_long_line_that_stands_still_more_is_read_soon(limited_of_wakes: Connection) -> None:
     (first,) = made_of_wakes(limited_of_wakes, 1)
     (run,) = passing_of_wakes(limited_of_wakes, first)
     columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
@@ -405,22 +362,16 @@ def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(
     assert woken(limited_of_wakes) == [other]
 
 
-def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
-    limited_of_wakes: Connection,
-) -> None:
+def test_an_unused_wake_up_is_followed_by_another_in_a_second(limited_of_wakes: Connection) -> None:
     first, *others = made_of_wakes(limited_of_wakes, 4)
     (run,) = passing_of_wakes(limited_of_wakes, first, *others)
     assert ended(limited_of_wakes, run) == others[:1]
-
     look_at = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
-
     assert look_at == NOON + timedelta(seconds=1)
     assert woken(limited_of_wakes, now=look_at) == others[1:2]
 
 
-def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
-    connection: Connection,
-) -> None:
+def test_behind_a_retry_the_next_look_is_when_that_expires(connection: Connection) -> None:
     until = NOON + timedelta(seconds=10)
     (head,) = made_of_wakes(connection, 1, order_key="k", limit_key=None, expires_at=until)
     (run,) = passing_of_wakes(connection, head)
@@ -445,7 +396,6 @@ def test_a_gate_wakes_nobody_of_another_key(limited_of_wakes: Connection) -> Non
     (run,) = passing_of_wakes(limited_of_wakes, first)
     (other,) = made_of_wakes(limited_of_wakes, 1, limit_key="other", priority=0)
     assert passing_of_wakes(limited_of_wakes, other, behind) == []
-
     assert ended(limited_of_wakes, run) == [behind]
     assert reasons(limited_of_wakes, [other]) == {"limit key other"}
 
@@ -577,9 +527,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
 @pytest.mark.parametrize("name", VERBS)
 def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
     number = VERBS[name][1]
-
     plan = ask(name)
-
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300
     assert plan.buffers <= PAGES * number + 1_000

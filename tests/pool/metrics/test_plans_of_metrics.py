@@ -25,7 +25,6 @@ VERBS: dict[str, tuple[Verb, int]] = {
 @pytest.mark.parametrize("name", VERBS)
 def test_no_pool_is_read_from_end_to_end(ask: Ask, name: str) -> None:
     plan = ask(name)
-
     assert plan.whole == ()
     assert "task_pending_pkey" not in plan.indexes
 
@@ -33,6 +32,5 @@ def test_no_pool_is_read_from_end_to_end(ask: Ask, name: str) -> None:
 @statistics
 def test_pending_rows_are_counted_in_the_index_of_the_scan(ask: Ask) -> None:
     plan = ask("waiting")
-
     assert "Index Only Scan task_pending_scan" in plan.nodes
     assert plan.indexes == {"task_pending_scan"}

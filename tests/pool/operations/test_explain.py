@@ -89,7 +89,6 @@ def test_every_rule_is_in_the_list() -> None:
         and getattr(value, "__annotations__", {}).get("return") == "Finding | None"
         and "row" in "".join(value.__annotations__)
     ]
-
     assert sorted(map(repr, listed)) == sorted(map(repr, written))
 
 
@@ -98,7 +97,6 @@ class TestOver:
 
     def test_unknown(self, healthy: Connection) -> None:
         said = ask(healthy, 987_654_321)
-
         assert [f.subject for f in said.findings] == ["unknown"]
         assert said.findings[0].fact == "There is no task 987654321 in any pool"
         assert not said.known
@@ -106,9 +104,7 @@ class TestOver:
     def test_ended(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - HOUR)
         settle.settle_one(healthy, ending(task, run_ms=20), now=NOON - HOUR)
-
         said = answer(healthy, task.task_id)
-
         assert said.fact == (
             "It succeeded 60 min ago (2040-01-01 11:00:00Z) at attempt 1 after 20 ms"
         )
@@ -121,18 +117,14 @@ class TestOver:
     def test_ended_with_its_cause(self, healthy: Connection, event: Event, word: str) -> None:
         task = claimed_task(healthy, now=NOON)
         settle.settle_one(healthy, ending(task, event, cause=CAUSE), now=NOON)
-
         fact = answer(healthy, task.task_id).fact
-
         assert word in fact
         assert "ConnectionError: refused" in fact
 
     def test_failed(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         settle.settle_one(healthy, ending(task, Event.FAIL, failures=1, cause=CAUSE), now=NOON)
-
         said = answer(healthy, task.task_id)
-
         assert said.level is Level.FAIL
         assert said.fact.startswith(
             "It failed for good just now (2040-01-01 12:00:00Z), 1 of at most 3 failures charged:"
@@ -157,9 +149,7 @@ class TestOver:
         cause = Cause(kind, "no")
         over = ending(task, Event.FAIL, failures=failures, cause=cause)
         settle.settle_one(healthy, over, now=NOON)
-
         facts = read_facts(healthy, task.task_id, lease=LEASE, late_after=MINUTE, now=NOON)
-
         assert facts.row is not None
         assert why_last_attempt(facts.row, facts.last) == why
         if kind != "outcome unknown":
@@ -169,7 +159,6 @@ class TestOver:
         task = claimed_task(healthy, now=NOON)
         cause = Cause("outcome unknown", "The worker stopped.")
         settle.settle_one(healthy, ending(task, Event.FAIL, cause=cause), now=NOON)
-
         assert answer(healthy, task.task_id).advice.startswith("Check on the other side")
 
 
@@ -195,7 +184,6 @@ class TestRunning:
         task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
         runs = {"id": task.task_id, "name": "t", "seconds": 20, "hard_timeout": 80}
         a_child(healthy, running=[runs])
-
         assert answer(healthy, task.task_id).advice == (
             "Nothing to do: its hard limit ends it and its process in 60 s "
             f"(2040-01-01 12:01:00Z); to stop it before: tasks-app cancel {task.task_id}"
@@ -205,9 +193,7 @@ class TestRunning:
         task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
         runs = {"id": task.task_id, "name": "t", "seconds": 100, "hard_timeout": 80}
         a_child(healthy, running=[runs])
-
         said = answer(healthy, task.task_id)
-
         assert said.level is Level.WARN
         assert said.advice == (
             "Its hard limit should have ended it and its process 20 s ago (2040-01-01 11:59:40Z): "
@@ -218,9 +204,7 @@ class TestRunning:
         task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
         cancel.cancel(healthy, task.task_id, now=NOON)
         a_child(healthy, running=[{"id": task.task_id, "seconds": 20, "hard_timeout": 80}])
-
         said = {f.subject: f.advice for f in ask(healthy, task.task_id).findings}
-
         assert said["running"] == (
             "Nothing to do: its cancel is requested, and its hard limit ends it and its process "
             "in 60 s (2040-01-01 12:01:00Z)."
@@ -228,17 +212,13 @@ class TestRunning:
 
     def test_lease_over(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - MINUTE)
-
         said = answer(healthy, task.task_id)
-
         assert (said.subject, said.level) == ("lease over", Level.WARN)
         assert "the lease ended 30 s ago (2040-01-01 11:59:30Z)" in said.fact
 
     def test_lease_over_and_nobody_rescues(self, connection: Connection) -> None:
         task = claimed_task(connection, now=NOON - MINUTE)
-
         said = answer(connection, task.task_id)
-
         assert said.level is Level.FAIL
         assert said.advice.startswith("No process has scanned for due tasks yet, so it is not res")
 
@@ -265,15 +245,12 @@ class TestRunning:
         healthy.execute(text("UPDATE task_lease SET held_until = NULL"))
         later = NOON + timedelta(seconds=20)
         a_child(healthy, "w2", now=later)
-
         assert answer(healthy, task.task_id, later).advice.startswith("Nothing to do")
 
     def test_cancel_requested(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         cancel.cancel(healthy, task.task_id, now=NOON)
-
         said = ask(healthy, task.task_id).findings
-
         assert [f.subject for f in said] == ["cancel requested", "running"]
         assert not [f.advice for f in said if "tasks-app cancel" in f.advice]
 
@@ -294,21 +271,16 @@ class TestRunning:
             " and the next scan after that takes it back, uncharged."
         )
 
-    def test_a_heartbeat_that_may_still_come_in_time_is_not_missed(
-        self, healthy: Connection
-    ) -> None:
+    def test_a_heartbeat_that_may_still_come_is_not_missed(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
-
         assert subjects(healthy, task.task_id, NOON + timedelta(seconds=10)) == ["running"]
 
     def test_silent_after_its_cancel(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         cancel.cancel(healthy, task.task_id, now=NOON)
-
         silent = ask(healthy, task.task_id, NOON + timedelta(seconds=12)).findings
         a_child(healthy, "w2", now=NOON + MINUTE)
         over = ask(healthy, task.task_id, NOON + MINUTE).findings
-
         assert [f.subject for f in silent] == ["silent", "cancel requested"]
         assert [f.subject for f in over] == ["lease over", "cancel requested"]
         for first in (silent[0], over[0]):
@@ -320,14 +292,12 @@ class TestWaiting:
 
     def test_disabled(self, healthy: Connection) -> None:
         task_id = waits(healthy, enabled=False, delay="1h")
-
         assert subjects(healthy, task_id) == ["disabled", "not due"]
         assert "is skipped when it is due, in 60 min" in answer(healthy, task_id).fact
         assert subjects(healthy, task_id, NOON + HOUR)[0] == "disabled"
 
     def test_expired(self, healthy: Connection) -> None:
         task_id = waits(healthy, HOUR, expires_at=NOON - MINUTE)
-
         assert answer(healthy, task_id).fact == "It expired 60 s ago (2040-01-01 11:59:00Z)"
         assert subjects(healthy, task_id) == ["expired"]
 
@@ -337,20 +307,16 @@ class TestWaiting:
             text("UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id"),
             {"id": task_id, "at": NOON + 2 * HOUR},
         )
-
         assert "expires in 60 min" in answer(healthy, task_id).fact
         assert "before it is due" in answer(healthy, task_id).fact
 
     def test_a_task_that_expires_later_is_not_called_expired(self, healthy: Connection) -> None:
         task_id = waits(healthy, expires_at=NOON + HOUR)
-
         assert subjects(healthy, task_id) == ["in line"]
 
     def test_not_due_by_its_creation(self, healthy: Connection) -> None:
         task_id = waits(healthy, delay="1h")
-
         said = answer(healthy, task_id)
-
         assert said.subject == "not due"
         assert said.fact == (
             "It is due in 60 min (2040-01-01 13:00:00Z): it was created with run_at or delay"
@@ -359,14 +325,12 @@ class TestWaiting:
 
     def test_not_due_by_the_first_wait_of_its_policy(self, healthy: Connection) -> None:
         task_id = waits(healthy, retry="1h,2h", wait_first=True)
-
         assert "its policy waits before the first run" in answer(healthy, task_id).fact
 
     def test_not_due_by_a_retry(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         retry = ending(task, Event.RETRY, failures=1, retry_level=1, wait=HOUR, cause=CAUSE)
         settle.settle_one(healthy, retry, now=NOON)
-
         assert answer(healthy, task.task_id).fact.endswith(
             "attempt 1 failed with ConnectionError: refused; it is in wait 1 of its policy,"
             " 1 of at most 3 failures charged"
@@ -378,7 +342,6 @@ class TestWaiting:
         settle.settle_one(healthy, retry, now=NOON)
         task = claimed_task(healthy, task.task_id, now=NOON)
         settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=HOUR, cause=CAUSE), now=NOON)
-
         assert "attempt 2 asked for a later run (Snooze)" in answer(healthy, task.task_id).fact
 
     def test_not_due_by_the_distance_of_a_rescue(self, healthy: Connection) -> None:
@@ -388,9 +351,7 @@ class TestWaiting:
             text("UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id"),
             {"id": task.task_id, "at": NOON + timedelta(seconds=3)},
         )
-
         fact = answer(healthy, task.task_id).fact
-
         assert "attempt 1 ended without an outcome (worker vanished), and it comes back" in fact
         assert "crashes: 1" in fact
 
@@ -404,9 +365,7 @@ class TestWaiting:
     def test_paused(self, healthy: Connection, queue: str, fact: str, advice: str) -> None:
         task_id = waits(healthy)
         queue_settings.pause(healthy, queue, "provider is down", now=NOON - HOUR)
-
         said = answer(healthy, task_id)
-
         assert said.subject == "paused"
         assert said.fact == f"{fact} 60 min ago (2040-01-01 11:00:00Z): provider is down"
         assert said.advice.endswith(advice)
@@ -414,7 +373,6 @@ class TestWaiting:
     def test_the_pause_of_another_queue_is_no_reason(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         queue_settings.pause(healthy, "mail", now=NOON)
-
         assert "paused" not in subjects(healthy, task_id)
 
     def test_no_connection(self, healthy: Connection) -> None:
@@ -454,9 +412,7 @@ class TestWaiting:
         a_scan(connection)
         a_child(connection, handlers=["mail.sent", "other"])
         task_id = pending_task(connection, "mail.send", now=NOON)
-
         said = answer(connection, task_id)
-
         assert (said.subject, said.level) == ("no handler", Level.FAIL)
         assert said.fact == (
             "1 live child serves default, none knows mail.send; similar: mail.sent"
@@ -468,7 +424,6 @@ class TestWaiting:
         a_child(connection, handlers=["other"])
         a_child(connection, "w2", queues=["mail"])
         task_id = waits(connection)
-
         assert answer(connection, task_id).advice == (
             "Workers of mail have its handler: one of them must serve default, too."
         )
@@ -492,7 +447,6 @@ class TestWaiting:
         task_id = waits(healthy)
         leader_lease.record_refusal(healthy, "scan", "It is away", now=NOON - HOUR)
         leader_lease.clear_refusal(healthy, "scan")
-
         assert subjects(healthy, task_id) == ["in line"]
 
     def test_nobody_says_of_the_broker_what_was_long_ago(self, connection: Connection) -> None:
@@ -500,7 +454,6 @@ class TestWaiting:
         a_scan(connection, now=NOON - HOUR)
         leader_lease.record_refusal(connection, "scan", "It is away", now=NOON - HOUR)
         task_id = waits(connection, HOUR)
-
         assert answer(connection, task_id).subject == "no scan"
         assert "broker" not in subjects(connection, task_id)
 
@@ -510,19 +463,15 @@ class TestWaiting:
         never = answer(connection, task_id)
         a_scan(connection, now=NOON - HOUR)
         late = answer(connection, task_id)
-
         assert (never.subject, late.subject) == ("no scan", "no scan")
         assert never.fact == "No process has scanned for due tasks yet"
         assert late.fact.endswith("beat h:1 did last, 60 min ago (2040-01-01 11:00:00Z)")
 
-    def test_who_set_it_aside_lately_has_looked_without_a_scan(
-        self, connection: Connection
-    ) -> None:
+    def test_parking_it_lately_was_a_look_without_a_scan(self, connection: Connection) -> None:
         """As ``tasks-app work`` does, which needs no scan."""
         a_child(connection)
         task_id = waits(connection, HOUR)
         set_aside.park_tasks(connection, [task_id], unknown("new.name"), LEASE, now=NOON)
-
         assert subjects(connection, task_id) == ["parked"]
         a_child(connection, now=NOON + HOUR)
         assert "no scan" in [f.subject for f in ask(connection, task_id, NOON + HOUR).findings]
@@ -534,7 +483,6 @@ class TestDue:
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
         set_aside.park_tasks(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
-
         assert subjects(healthy, task_id) == ["parked"]
         assert answer(healthy, task_id).fact == (
             "It was set aside: no live worker of this queue has a handler named new.name;"
@@ -569,15 +517,12 @@ class TestDue:
     def test_in_line_for_long(self, healthy: Connection) -> None:
         waits(healthy, HOUR, priority=0)
         task_id = waits(healthy, HOUR)
-
         said = answer(healthy, task_id)
-
         assert said.level is Level.WARN
         assert "Start more workers" in said.advice
 
     def test_first_in_line(self, healthy: Connection) -> None:
         said = ask(healthy, waits(healthy))
-
         assert [f.subject for f in said.findings] == ["in line"]
         assert said.findings[0].fact == (
             "It became due just now (2040-01-01 12:00:00Z) and is first in its line:"
@@ -587,13 +532,9 @@ class TestDue:
         assert "messages" not in said.facts
 
     @pytest.mark.parametrize(("number", "words"), [(1, "1 message"), (2, "2 messages")])
-    def test_first_in_line_while_messages_wait_in_the_broker(
-        self, healthy: Connection, number: int, words: str
-    ) -> None:
+    def test_first_while_messages_wait(self, healthy: Connection, number: int, words: str) -> None:
         a_scan(healthy, default=number, mail=7)
-
         said = ask(healthy, waits(healthy))
-
         verb = "waits" if number == 1 else "wait"
         assert [f.subject for f in said.findings] == ["in line"]
         assert said.findings[0].fact.endswith(
@@ -603,24 +544,19 @@ class TestDue:
 
     def test_messages_of_other_queues_are_none_of_it(self, healthy: Connection) -> None:
         a_scan(healthy, mail=7)
-
         said = ask(healthy, waits(healthy))
-
         assert said.findings[0].fact.endswith("the next scan publishes it")
         assert "messages" not in said.facts
 
     def test_who_cannot_run_is_not_told_of_the_line(self, connection: Connection) -> None:
         a_scan(connection)
         task_id = waits(connection, crashes=1)
-
         assert subjects(connection, task_id) == ["no worker"]
 
     def test_behind_more_than_are_counted(self, healthy: Connection) -> None:
         many(healthy, MOST_AHEAD + 5)
         task_id = waits(healthy)
-
         said = ask(healthy, task_id)
-
         assert "more than 10,000 tasks of queue default, of a better" in said.findings[0].fact
         assert said.facts["ahead"] == "more than 10,000"
 
@@ -633,9 +569,7 @@ class TestDue:
     )
     def test_alone(self, healthy: Connection, column: dict, why: str) -> None:
         task_id = waits(healthy, **column)
-
         said = ask(healthy, task_id).findings
-
         assert [f.subject for f in said] == ["in line", "alone"]
         assert said[1].fact == f"It is only claimed alone, because {why}"
 
@@ -653,21 +587,17 @@ def many(connection: Connection, number: int) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
-    healthy: Connection, place: str
-) -> None:
+def test_a_backlog_is_counted_to_ten_thousand_at_most(healthy: Connection, place: str) -> None:
     """By the plan: neither the rows behind it nor all before it are read."""
     first = waits(healthy)
     many(healthy, 40_000)
     task_id = first if place == "first" else waits(healthy)
     healthy.exec_driver_sql("SET LOCAL enable_seqscan = off")
     healthy.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
-
     from tasks_app.pool.operations import explain as room
 
     row = read_facts(healthy, task_id, lease=LEASE, late_after=MINUTE, now=NOON).row
     plan = prepared(healthy, f"ahead_{place}", lambda c: room._ahead(c, row, NOON)).run(healthy)
-
     assert plan.whole == ()
     assert plan.rows <= (100 if place == "first" else 5 * MOST_AHEAD)
 
@@ -690,9 +620,7 @@ class TestLocks:
 
     def test_who_was_in_its_way(self, healthy: Connection) -> None:
         task_id, _ = self.denied(healthy, times=2)
-
         found = answer(healthy, task_id)
-
         assert (found.subject, found.level) == ("lock held", Level.OK)
         assert re.match(
             r"Attempt 2 was denied a lock 10 s ago \(.*\), 2 times since 20 s ago \(.*\): "
@@ -704,14 +632,12 @@ class TestLocks:
     def test_nobody_is_any_more(self, healthy: Connection) -> None:
         task_id, holder = self.denied(healthy)
         release(healthy, holder.token)
-
         assert answer(healthy, task_id).fact.endswith("exclusive; it is free now")
 
     def test_that_was_an_earlier_run(self, healthy: Connection) -> None:
         task_id, _ = self.denied(healthy)
         task = claimed_task(healthy, task_id, now=NOON)
         settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=MINUTE), now=NOON)
-
         assert "lock held" not in subjects(healthy, task_id)
 
 
@@ -722,10 +648,8 @@ class TestGates:
         first, second = (waits(healthy, order_key="k") for _ in range(2))
         assert "order" not in subjects(healthy, first)
         assert f"held by task {first}, which is due before it" in answer(healthy, second).fact
-
         (task,) = claim(healthy, [first], claimer(), uuid4(), admitted=True, now=NOON)
         assert f"held by task {first}, which runs" in answer(healthy, second).fact
-
         failed = ending(task, Event.FAIL, failures=1, cause=CAUSE)
         settle.settle_one(healthy, failed, now=NOON)
         said = answer(healthy, second)
@@ -761,9 +685,7 @@ class TestQueues:
     def test_a_pause_that_ends(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         queue_settings.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)
-
         said = answer(healthy, task_id)
-
         assert said.advice == (
             "It resumes in 60 min (2040-01-01 13:00:00Z); to resume now: tasks-app resume default"
         )
@@ -772,9 +694,7 @@ class TestQueues:
     def test_closed(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         queue_settings.change_queue(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
-
         said = ask_of_queue(healthy, task_id).findings
-
         assert [finding.subject for finding in said] == ["closed"]
         assert said[0].fact == (
             "Its queue default is closed; its windows: 22:00-06:00 UTC;"
@@ -790,9 +710,7 @@ class TestQueues:
         queue_settings.change_queue(
             healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)}
         )
-
         said = ask_of_queue(healthy, task_id).findings[0]
-
         assert (said.subject, said.level) == ("closed", Level.WARN)
         assert said.fact.endswith("none opens within a year")
 

@@ -422,9 +422,7 @@ def test_it_tells_of_tasks_that_sql_creates(engine: Engine, ear: Connection) -> 
 
 
 @pytest.mark.usefixtures("trigger")
-def test_nothing_is_told_of_a_rollback_nor_of_what_nobody_can_run_now(
-    engine: Engine, ear: Connection
-) -> None:
+def test_nothing_is_told_of_rollbacks_and_what_cannot_run(engine: Engine, ear: Connection) -> None:
     with engine.begin() as connection:
         create_task(connection, "t", queue="later", delay="1h")
         create_task(connection, "t", queue="off", enabled=False)
@@ -565,19 +563,16 @@ def test_every_column_of_the_schema_is_listed(connection: Connection) -> None:
 )
 def test_a_new_one_is_missed(connection: Connection, change: str, missing: set[str]) -> None:
     connection.exec_driver_sql(change)
-
     assert unlisted(connection) == missing
 
 
 def test_it_says_what_is_encrypted(connection: Connection) -> None:
     places = {place.name.partition(" ")[0] for place in PLACES}
-
     assert {value.name for value in USER_VALUES if value.encrypted} == places
 
 
 def test_it_says_what_is_exported(connection: Connection) -> None:
     (row,) = transfer.export_rows(connection, [pending_task(connection)])
     of_pending = {value.column for value in USER_VALUES if value.table == "task_pending"}
-
     exported = {value.name for value in USER_VALUES if value.exported}
     assert exported == {f"task_pending.{column}" for column in of_pending & set(row._mapping)}

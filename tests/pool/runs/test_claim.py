@@ -45,9 +45,7 @@ def claimed_ids(connection: Connection, ids, who: Claimer | None = None, now=Non
 
 def test_a_claim_makes_the_row_running_under_a_lease(connection: Connection) -> None:
     task_id, token = pending_task(connection, now=NOON), uuid4()
-
     (task,) = claim(connection, [task_id], claimer(owner="me"), token, now=NOON)
-
     row = row_of(connection, task_id)
     assert (row.state, row.attempt, row.owner) == ("RUNNING", 1, "me")
     assert (row.lease_token, row.lease_until) == (token, NOON + LEASE)
@@ -57,9 +55,7 @@ def test_a_claim_makes_the_row_running_under_a_lease(connection: Connection) -> 
 
 def test_a_claim_charges_nothing_and_leaves_due_at_alone(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOON)
-
     claimed_ids(connection, [task_id], now=NOON + timedelta(hours=1))
-
     row = row_of(connection, task_id)
     assert (row.failures, row.crashes, row.retry_level, row.due_at) == (0, 0, 0, NOON)
 
@@ -95,14 +91,12 @@ def test_a_claimed_task_carries_what_its_run_needs(connection: Connection) -> No
 
 def test_the_second_copy_of_a_message_claims_nothing(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     assert claimed_ids(connection, [task_id]) == [task_id]
     assert claimed_ids(connection, [task_id]) == []
 
 
 def test_every_claim_raises_the_attempt_by_one(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     for attempt in (1, 2, 3):
         task = claimed_task(connection, task_id)
         assert task.fence.attempt == attempt
@@ -112,20 +106,17 @@ def test_every_claim_raises_the_attempt_by_one(connection: Connection) -> None:
 def test_claims_come_in_the_order_of_the_message(connection: Connection) -> None:
     ids = [pending_task(connection) for _ in range(5)]
     message = [ids[n] for n in (3, 0, 4, 1, 2)]
-
     assert claimed_ids(connection, message) == message
 
 
 def test_an_id_that_the_message_names_twice_is_claimed_once(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     assert claimed_ids(connection, [task_id, task_id]) == [task_id]
     assert row_of(connection, task_id).attempt == 1
 
 
 def test_ids_that_are_nowhere_are_dropped(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     assert claimed_ids(connection, [task_id + 10**9, task_id, -1]) == [task_id]
     assert claimed_ids(connection, []) == []
 
@@ -133,13 +124,11 @@ def test_ids_that_are_nowhere_are_dropped(connection: Connection) -> None:
 def test_a_finished_task_is_not_claimed(connection: Connection) -> None:
     task = claimed_task(connection)
     settle_one(connection, ending(task))
-
     assert claimed_ids(connection, [task.task_id]) == []
 
 
 def test_a_task_is_not_claimed_before_it_is_due(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-
     assert claimed_ids(connection, [task_id], now=NOON - timedelta(microseconds=1)) == []
     assert claimed_ids(connection, [task_id], now=NOON) == [task_id]
 
@@ -152,73 +141,56 @@ def test_a_disabled_task_is_not_claimed(connection: Connection) -> None:
     assert claimed_ids(connection, [pending_task(connection, enabled=False)]) == []
 
 
-def test_a_task_is_not_claimed_from_the_instant_on_at_which_it_expires(
-    connection: Connection,
-) -> None:
+def test_a_task_is_not_claimed_from_the_instant_it_expires_on(connection: Connection) -> None:
     until = NOON + timedelta(minutes=1)
     task_id = pending_task(connection, run_at=NOON, expires_at=until)
-
     assert claimed_ids(connection, [task_id], now=until) == []
     assert claimed_ids(connection, [task_id], now=until - timedelta(microseconds=1)) == [task_id]
 
 
 def test_a_name_that_the_worker_does_not_know_is_not_claimed(connection: Connection) -> None:
     strange, known = pending_task(connection, "strange"), pending_task(connection, "t")
-
     assert claimed_ids(connection, [strange, known]) == [known]
     assert row_of(connection, strange).attempt == 0
 
 
 def test_a_worker_without_handlers_claims_nothing(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     assert claimed_ids(connection, [task_id], Claimer("w", LEASE, (), (), ())) == []
 
 
 def test_a_parked_task_may_still_be_claimed_and_loses_its_reason(connection: Connection) -> None:
     task_id = pending_task(connection)
     park_tasks(connection, [task_id], unknown("unknown handler"), timedelta(seconds=15))
-
     assert claimed_ids(connection, [task_id]) == [task_id]
     assert row_of(connection, task_id).parked is None
 
 
 def test_the_handlers_policies_are_written_into_the_rows(connection: Connection) -> None:
     a, b = pending_task(connection, "a"), pending_task(connection, "b")
-
     claim(connection, [a], Claimer("w", LEASE, ("a", "b"), (3, 7), (False, True)), uuid4())
     claim(connection, [b], Claimer("w", LEASE, ("a", "b"), (3, 7), (False, True)), uuid4())
-
     rows = [row_of(connection, task_id) for task_id in (a, b)]
     assert [(row.max_attempts, row.at_most_once) for row in rows] == [(3, False), (7, True)]
 
 
 def test_the_tasks_own_policy_wins_over_the_handlers(connection: Connection) -> None:
     task_id = pending_task(connection, max_attempts=5, at_most_once=False)
-
     (task,) = claim(connection, [task_id], claimer(max_attempts=3, at_most_once=True), uuid4())
-
     assert (task.max_attempts, task.at_most_once) == (5, False)
 
 
-def test_a_policy_that_was_written_once_stays_when_the_handler_changes(
-    connection: Connection,
-) -> None:
+def test_a_policy_once_written_stays_when_the_handler_changes(connection: Connection) -> None:
     task = claimed_task(connection, max_attempts=3)
     release(connection, [task.fence])
-
     (again,) = claim(connection, [task.task_id], claimer(max_attempts=9), uuid4())
-
     assert again.max_attempts == 3
 
 
 @pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
-def test_what_must_run_alone_is_left_out_while_there_are_others(
-    connection: Connection, alone
-) -> None:
+def test_what_must_run_alone_is_left_out_beside_others(connection: Connection, alone) -> None:
     lonely = pending_task(connection, **alone)
     others = [pending_task(connection) for _ in range(2)]
-
     assert claimed_ids(connection, [lonely, *others]) == others
     assert row_of(connection, lonely).state == "PENDING"
 
@@ -226,23 +198,17 @@ def test_what_must_run_alone_is_left_out_while_there_are_others(
 @pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
 def test_what_must_run_alone_is_taken_one_at_a_time(connection: Connection, alone) -> None:
     lonely = [pending_task(connection, **alone) for _ in range(3)]
-
     taken = [claimed_ids(connection, lonely) for _ in range(4)]
-
     assert taken == [[lonely[0]], [lonely[1]], [lonely[2]], []]
 
 
-def test_an_at_most_once_handler_makes_its_tasks_run_alone_from_the_first_claim(
-    connection: Connection,
-) -> None:
+def test_an_at_most_once_handler_runs_its_tasks_alone_at_once(connection: Connection) -> None:
     ids = [pending_task(connection) for _ in range(2)]
-
     assert claimed_ids(connection, ids, claimer(at_most_once=True)) == ids[:1]
 
 
 def test_a_task_that_only_failed_is_claimed_with_others(connection: Connection) -> None:
     ids = [pending_task(connection, failures=2), pending_task(connection)]
-
     assert claimed_ids(connection, ids) == ids
 
 
@@ -271,7 +237,6 @@ def test_a_large_payload_is_left_behind_and_can_be_fetched(connection: Connectio
 def test_a_payload_is_not_fetched_without_the_fence(connection: Connection, wrong: str) -> None:
     fence = claimed_task(connection).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-
     assert fetch_payload(connection, fence._replace(**{wrong: stale[wrong]})) is None
     assert fetch_payload(connection, fence) == "{}"
 
@@ -279,7 +244,6 @@ def test_a_payload_is_not_fetched_without_the_fence(connection: Connection, wron
 def test_a_payload_is_not_fetched_after_the_claim_was_given_back(connection: Connection) -> None:
     task = claimed_task(connection)
     release(connection, [task.fence])
-
     assert fetch_payload(connection, task.fence) is None
 
 
@@ -288,14 +252,12 @@ def test_the_claims_of_a_child_are_its_running_rows_and_no_others(connection: Co
     claimed_task(connection, owner="you")
     given_back = claimed_task(connection, owner="me")
     release(connection, [given_back.fence])
-
     assert claims_of(connection, "me") == mine
 
 
 def test_the_claims_of_a_child_tell_of_a_wish_to_cancel(connection: Connection) -> None:
     task = claimed_task(connection, owner="me")
     connection.execute(text("UPDATE task_pending SET cancel_requested_at = now()"))
-
     assert [t.cancel_requested for t in claims_of(connection, "me")] == [True]
     assert task.cancel_requested is False
 
@@ -306,7 +268,6 @@ def test_a_claim_that_rolls_back_was_none(engine: Engine) -> None:
         a.commit()
         claimed_ids(a, [task_id])
         a.rollback()
-
         assert claimed_ids(b, [task_id]) == [task_id]
         assert row_of(b, task_id).attempt == 1
 
@@ -314,7 +275,6 @@ def test_a_claim_that_rolls_back_was_none(engine: Engine) -> None:
 def test_a_retried_task_is_not_claimed_before_its_wait_is_over(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
     settle_one(connection, ending(task, Event.RETRY, wait=timedelta(seconds=5)), now=NOON)
-
     assert claimed_ids(connection, [task.task_id], now=NOON + timedelta(seconds=4.9)) == []
     assert claimed_ids(connection, [task.task_id], now=NOON + timedelta(seconds=5)) != []
 
@@ -322,7 +282,6 @@ def test_a_retried_task_is_not_claimed_before_its_wait_is_over(connection: Conne
 @pytest.mark.parametrize("number", [1, 500])
 def test_a_whole_message_is_claimed_in_one_statement(connection: Connection, number: int) -> None:
     ids = [pending_task(connection) for _ in range(number)]
-
     assert claimed_ids(connection, ids) == ids
     assert count(connection) == number
 
@@ -340,13 +299,11 @@ def test_tasks_come_by_priority_then_due_at_then_id(connection: Connection) -> N
     late = pending_task(connection, priority=1, run_at=NOON + timedelta(minutes=1))
     early = pending_task(connection, priority=1, run_at=NOON)
     same = pending_task(connection, priority=1, run_at=NOON)
-
     assert next_ids(connection) == [early, same, late, low]
 
 
 def test_at_most_so_many_are_taken_and_the_rest_stays(connection: Connection) -> None:
     ids = [pending_task(connection, now=NOON) for _ in range(5)]
-
     assert next_ids(connection, most=2) == ids[:2]
     assert next_ids(connection, most=2) == ids[2:4]
     assert next_ids(connection, most=2) == ids[4:]
@@ -357,7 +314,6 @@ def test_a_limit_over_several_queues_and_priorities_is_one_limit(connection: Con
     for queue in ("a", "b"):
         for priority in (0, 5, 9):
             pending_task(connection, queue=queue, priority=priority, now=NOON)
-
     assert len(next_ids(connection, most=2, queues=("a", "b"))) == 2
     running = [row_of(connection, i) for i in next_ids(connection, 99, ("a", "b"))]
     assert len(running) == 4
@@ -366,7 +322,6 @@ def test_a_limit_over_several_queues_and_priorities_is_one_limit(connection: Con
 def test_only_rows_of_the_named_queues_are_taken(connection: Connection) -> None:
     mine = pending_task(connection, queue="mine", now=NOON)
     pending_task(connection, queue="theirs", now=NOON)
-
     assert next_ids(connection, queues=("mine", "empty")) == [mine]
     assert next_ids(connection, queues=()) == []
 
@@ -378,24 +333,19 @@ def test_what_may_not_run_is_left(connection: Connection) -> None:
     pending_task(connection, run_at=LATER + timedelta(microseconds=1))
     parked = pending_task(connection, now=NOON)
     park_tasks(connection, [parked], unknown("paused"), timedelta(seconds=30), now=LATER)
-
     assert next_ids(connection) == []
 
 
 def test_what_must_run_alone_is_taken_alone(connection: Connection) -> None:
     lonely = [pending_task(connection, crashes=1, now=NOON) for _ in range(2)]
-
     assert next_ids(connection) == lonely[:1]
     assert next_ids(connection) == lonely[1:]
 
 
 @pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
-def test_what_must_run_alone_and_is_first_in_line_does_not_wait_for_the_line_to_end(
-    connection: Connection, alone
-) -> None:
+def test_what_must_run_alone_and_is_first_does_not_wait(connection: Connection, alone) -> None:
     others = [pending_task(connection, priority=9, now=NOON) for _ in range(2)]
     lonely = pending_task(connection, priority=0, now=NOON, **alone)
-
     assert next_ids(connection) == [lonely]
     assert next_ids(connection) == others
 
@@ -404,9 +354,7 @@ def test_what_must_run_alone_and_is_first_in_line_does_not_wait_for_the_line_to_
 def test_who_has_others_running_leaves_what_must_run_alone(connection: Connection, alone) -> None:
     lonely = pending_task(connection, priority=0, now=NOON, **alone)
     other = pending_task(connection, now=NOON)
-
     taken = claim_next(connection, ("default",), 9, claimer(), uuid4(), lonely=False, now=LATER)
-
     assert [task.task_id for task in taken] == [other]
     assert row_of(connection, lonely).state == "PENDING"
 
@@ -414,7 +362,6 @@ def test_who_has_others_running_leaves_what_must_run_alone(connection: Connectio
 def test_what_must_run_alone_and_is_not_first_lets_the_others_go(connection: Connection) -> None:
     others = [pending_task(connection, priority=0, now=NOON) for _ in range(2)]
     lonely = pending_task(connection, priority=9, now=NOON, crashes=1)
-
     assert next_ids(connection) == others
     assert next_ids(connection) == [lonely]
 
@@ -423,7 +370,6 @@ def test_two_workers_that_ask_at_once_get_different_tasks(engine: Engine) -> Non
     with two(engine) as (a, b):
         ids = [pending_task(a, now=NOON) for _ in range(4)]
         a.commit()
-
         assert next_ids(a, most=2) == ids[:2]
         assert next_ids(b, most=2) == ids[2:]
 
@@ -432,14 +378,11 @@ def test_parked_rows_and_rows_that_are_not_due_are_not_taken(connection: Connect
     parked = pending_task(connection, now=NOON)
     park_tasks(connection, [parked], unknown("nobody knows it"), timedelta(seconds=1), now=NOON)
     pending_task(connection, run_at=NOON + timedelta(seconds=1))
-
     assert find_due(connection, {"default": 9}, now=NOON) == []
     assert next_ids(connection, now=NOON) == []
 
 
-def test_it_goes_on_behind_what_was_taken_in_each_queue_and_priority(
-    connection: Connection,
-) -> None:
+def test_it_goes_on_behind_what_was_taken_by_queue_and_priority(connection: Connection) -> None:
     first = [pending_task(connection, queue=q, priority=p, now=NOON) for q in "ab" for p in (1, 2)]
     places: dict[tuple[str, int], Place] = {}
 
@@ -468,7 +411,6 @@ def test_it_goes_on_behind_what_was_taken_in_each_queue_and_priority(
 
 def test_places_stay_where_nothing_is_found(connection: Connection) -> None:
     places: dict[tuple[str, int], Place] = {("default", 5): (NOON.timestamp(), 7)}
-
     assert not claim_next(connection, ["default"], 9, claimer(), uuid4(), places=places)
     assert places == {("default", 5): (NOON.timestamp(), 7)}
 
@@ -590,10 +532,8 @@ def test_our_claim_in_the_same_interleaving_skips_and_takes_the_other_row(engine
         one, other = (pending_task(a) for _ in range(2))
         a.commit()
         first = our_claim(a, [one])
-
         second = our_claim(b, [one, other])
         a.commit()
         b.commit()
-
         assert (first, second) == ([one], [other])
         assert our_claim(b, [one, other]) == []

@@ -222,7 +222,6 @@ def test_that_it_was_created_is_told_once(connection: Connection) -> None:
     task_id = cancelled(connection, Event.CANCEL)
     requeue(connection, task_id)
     claimed_task(connection, task_id)
-
     events = [each.event for each in lines(connection, task_id)]
     assert events == ["create", "cancel", "requeue", "claim"]
 
@@ -236,14 +235,13 @@ BEFORE = {BulkAction.RELEASE: BulkAction.HOLD, BulkAction.ENABLE: BulkAction.DIS
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
-def test_what_operators_do_to_a_waiting_task_leaves_a_line(
+def test_operators_changes_of_a_waiting_task_leave_a_line(
     connection: Connection, action: BulkAction
 ) -> None:
     task_id = pending_task(connection, delay="1h")
     if action in BEFORE:
         amend(connection, BEFORE[action], [task_id])
     amend(connection, action, [task_id], parse_amendment(action, WORDS.get(action, {})), by=ANNA)
-
     last = lines(connection, task_id)[-1]
     assert (last.event, last.from_state, last.to_state) == (action, "PENDING", "PENDING")
     assert (last.by, last.why) == ANNA
@@ -256,7 +254,6 @@ def test_tasks_that_are_let_go_at_a_rate_and_edits_leave_lines(connection: Conne
     spread(connection, BulkAction.RUN_NOW, [waiting], timedelta(seconds=1), None, by=ANNA)
     assert change_payload(connection, Pool.PENDING, waiting, "{}", by=ANNA)
     assert change_payload(connection, Pool.ERROR, failed, "{}", by=ANNA)
-
     assert [(e.event, e.by, e.why) for e in lines(connection, waiting)] == [
         ("run-now", *ANNA),
         ("edit", *ANNA),
@@ -268,7 +265,6 @@ def test_tasks_that_are_let_go_at_a_rate_and_edits_leave_lines(connection: Conne
 def test_who_acts_without_a_name_is_the_role(connection: Connection) -> None:
     task_id = pending_task(connection)
     cancel(connection, task_id)
-
     role = connection.execute(text("SELECT current_user")).scalar_one()
     assert lines(connection, task_id)[-1].by == role
 
@@ -278,7 +274,6 @@ def test_only_all_has_what_operators_do_and_claims(connection: Connection, level
     LOG.level = level
     task = claimed_task(connection)
     requeue(connection, cancelled(connection, Event.CANCEL), by=ANNA)
-
     assert lines(connection, task.task_id) == []
     assert connection.execute(text("SELECT count(*) FROM task_transition")).scalar_one() == 0
 

@@ -77,33 +77,25 @@ def test_request_3003_fails_twice_and_then_succeeds(connection: Connection) -> N
     assert (row.failures, row.attempt, row.finished_at) == (2, 3, at("10:01:35"))
 
 
-def test_with_wait_first_each_level_is_waited_once_before_the_error_pool(
-    connection: Connection,
-) -> None:
+def test_with_wait_first_each_level_is_waited_once_before_the_end(connection: Connection) -> None:
     now, waits = at("10:00:00"), []
     task_id = create(connection, now, wait_first=True)
-
     while (row := row_of(connection, task_id)) is not None:
         waits.append((row.due_at - now).total_seconds())
         now = row.due_at
         fail(connection, claim_at(connection, task_id, now), now)
-
     assert waits == WAITS_S
     assert pool_of_task(connection, task_id) == "error FAILED"
     assert row_of(connection, task_id, "task_error").failures == 9
 
 
-def test_without_it_the_first_run_is_at_once_and_nine_waits_follow(
-    connection: Connection,
-) -> None:
+def test_without_it_the_first_run_is_at_once_nine_waits_follow(connection: Connection) -> None:
     now, waits = at("10:00:00"), []
     task_id = create(connection, now)
-
     while (row := row_of(connection, task_id)) is not None:
         waits.append((row.due_at - now).total_seconds())
         now = row.due_at
         fail(connection, claim_at(connection, task_id, now), now)
-
     assert waits == [0, *WAITS_S]
     assert row_of(connection, task_id, "task_error").failures == 10
 
@@ -111,9 +103,7 @@ def test_without_it_the_first_run_is_at_once_and_nine_waits_follow(
 def test_the_wait_counts_from_the_settle_and_not_from_the_claim(connection: Connection) -> None:
     task_id = create(connection, at("10:00:00"), wait_first=True)
     task = claim_at(connection, task_id, at("10:00:05"))
-
     fail(connection, task, at("10:00:20"))
-
     assert row_of(connection, task_id).due_at == at("10:00:50")
 
 
@@ -122,8 +112,6 @@ def test_a_snooze_between_two_failures_takes_no_level(connection: Connection) ->
     task = claim_at(connection, task_id, at("10:00:05"))
     later = settle_exception(task, SPEC, Snooze("10s"), Cause("Snooze", ""), Random(1))
     settle_one(connection, later, now=at("10:00:05"))
-
     fail(connection, claim_at(connection, task_id, at("10:00:15")), at("10:00:15"))
-
     row = row_of(connection, task_id)
     assert (row.due_at, row.retry_level, row.failures) == (at("10:00:45"), 2, 1)

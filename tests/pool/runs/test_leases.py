@@ -30,9 +30,7 @@ def say(connection: Connection, owner: str = "w1", now=NOON, **changes) -> None:
 
 def test_a_child_that_was_heard_of_is_alive(connection: Connection) -> None:
     running = [{"id": 7, "name": "a", "seconds": 1.5, "note": "é"}]
-
     say(connection, queues=["q", "r"], threads=4, running=running)
-
     (worker,) = live_workers(connection, WITHIN, now=NOON)
     assert (worker.owner, worker.node) == ("w1", "host")
     assert (worker.queues, worker.handlers) == (("q", "r"), ("a", "b"))
@@ -43,7 +41,6 @@ def test_a_child_that_was_heard_of_is_alive(connection: Connection) -> None:
 def test_a_second_beat_tells_what_runs_now_and_keeps_the_start(connection: Connection) -> None:
     say(connection)
     say(connection, now=NOON + timedelta(seconds=5), running=[{"id": 1}])
-
     (worker,) = live_workers(connection, WITHIN, now=NOON)
     assert worker.running == [{"id": 1}]
     assert (worker.started_at, worker.seen_at) == (NOON, NOON + timedelta(seconds=5))
@@ -51,7 +48,6 @@ def test_a_second_beat_tells_what_runs_now_and_keeps_the_start(connection: Conne
 
 def test_a_child_that_was_not_heard_of_for_that_time_is_not_alive(connection: Connection) -> None:
     say(connection)
-
     assert live_workers(connection, WITHIN, now=NOON + WITHIN) == []
     assert len(live_workers(connection, WITHIN, now=NOON + WITHIN - timedelta(microseconds=1))) == 1
 
@@ -63,7 +59,6 @@ def test_a_note_that_no_column_accepts_does_not_stop_the_heartbeat(
     connection: Connection, note: str, kept: str
 ) -> None:
     say(connection, running=[{"id": 1, "fraction": 0.5, "note": note}])
-
     (worker,) = live_workers(connection, WITHIN, now=NOON)
     assert worker.running == [{"id": 1, "fraction": 0.5, "note": kept}]
 
@@ -71,7 +66,6 @@ def test_a_note_that_no_column_accepts_does_not_stop_the_heartbeat(
 def test_children_are_listed_by_owner(connection: Connection) -> None:
     for owner in ("b", "a", "c"):
         say(connection, owner)
-
     assert [worker.owner for worker in live_workers(connection, WITHIN, now=NOON)] == [
         "a",
         "b",
@@ -82,19 +76,15 @@ def test_children_are_listed_by_owner(connection: Connection) -> None:
 def test_a_child_that_leaves_is_off_the_list_and_may_leave_twice(connection: Connection) -> None:
     say(connection, "a")
     say(connection, "b")
-
     remove_heartbeat(connection, "a")
     remove_heartbeat(connection, "a")
-
     assert [worker.owner for worker in live_workers(connection, WITHIN, now=NOON)] == ["b"]
 
 
 def test_only_children_that_nobody_heard_of_for_long_are_forgotten(connection: Connection) -> None:
     say(connection, "old")
     say(connection, "new", now=NOON + timedelta(seconds=1))
-
     prune(connection, timedelta(hours=1), now=NOON + timedelta(hours=1, seconds=1))
-
     assert count(connection, "task_worker") == 1
     assert [w.owner for w in live_workers(connection, timedelta(days=1), now=NOON)] == ["new"]
 
@@ -104,9 +94,7 @@ def test_a_beat_is_open_then_the_prune_of_another_child_does_not_wait(engine: En
         say(a, "old")
         a.commit()
         say(a, "alive", now=NOON + timedelta(days=1))
-
         prune(b, timedelta(hours=1), now=NOON + timedelta(days=1))
-
         assert count(b, "task_worker") == 0
 
 
@@ -115,13 +103,9 @@ either_way = pytest.mark.parametrize("block", [False, True], ids=["group", "wait
 
 
 @either_way
-def test_a_released_claim_is_pending_again_and_nothing_is_charged(
-    connection: Connection, block
-) -> None:
+def test_a_released_claim_is_pending_again_uncharged(connection: Connection, block) -> None:
     task = claimed_task(connection, pending_task(connection, failures=1, crashes=1), now=None)
-
     assert release(connection, [task.fence], block=block, now=LATER).keys() == {task.task_id}
-
     row = row_of(connection, task.task_id)
     assert (row.state, row.failures, row.crashes, row.retry_level) == ("PENDING", 1, 1, 0)
     assert (row.lease_token, row.lease_until, row.owner) == (None, None, None)
@@ -132,9 +116,7 @@ def test_a_released_claim_is_pending_again_and_nothing_is_charged(
 
 def test_a_release_may_wait(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
-
     release(connection, [task.fence], wait=timedelta(seconds=5), now=LATER)
-
     assert row_of(connection, task.task_id).due_at == LATER + timedelta(seconds=5)
 
 
@@ -143,7 +125,6 @@ def test_a_release_may_wait(connection: Connection) -> None:
 def test_a_stale_fence_releases_nothing(connection: Connection, block, wrong: str) -> None:
     fence = claimed_task(connection).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-
     assert (
         release(connection, [fence._replace(**{wrong: stale[wrong]})], block=block).keys() == set()
     )
@@ -151,12 +132,9 @@ def test_a_stale_fence_releases_nothing(connection: Connection, block, wrong: st
 
 
 @either_way
-def test_a_released_task_that_was_to_be_cancelled_does_not_come_back(
-    connection: Connection, block
-) -> None:
+def test_a_released_task_with_a_cancel_does_not_come_back(connection: Connection, block) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
-
     assert release(connection, [task.fence], block=block).keys() == {task.task_id}
     assert pool_of_task(connection, task.task_id) == "completed CANCELLED"
 
@@ -164,7 +142,6 @@ def test_a_released_task_that_was_to_be_cancelled_does_not_come_back(
 def test_of_a_group_those_go_back_whose_fence_holds(connection: Connection) -> None:
     good, stale = claimed_task(connection), claimed_task(connection)
     release(connection, [stale.fence])
-
     assert release(connection, [good.fence, stale.fence]).keys() == {good.task_id}
 
 
@@ -172,13 +149,10 @@ def test_nothing_to_release_is_no_error(connection: Connection) -> None:
     assert release(connection, []).keys() == set()
 
 
-def test_a_claim_whose_reply_was_lost_is_given_back_by_its_token_uncharged(
-    connection: Connection,
-) -> None:
+def test_a_claim_whose_reply_was_lost_goes_back_by_its_token_free(connection: Connection) -> None:
     ids, token = [pending_task(connection) for _ in range(3)], uuid4()
     claim(connection, ids, claimer(), token)
     other = claimed_task(connection)
-
     assert release_token(connection, token, now=LATER) == set(ids)
     assert {row_of(connection, i).state for i in ids} == {"PENDING"}
     assert {row_of(connection, i).failures for i in ids} == {0}
@@ -188,7 +162,6 @@ def test_a_claim_whose_reply_was_lost_is_given_back_by_its_token_uncharged(
 
 def test_a_token_that_took_nothing_releases_nothing(connection: Connection) -> None:
     task = claimed_task(connection)
-
     assert release_token(connection, uuid4()) == set()
     assert pool_of_task(connection, task.task_id) == "pending RUNNING"
 
@@ -196,9 +169,7 @@ def test_a_token_that_took_nothing_releases_nothing(connection: Connection) -> N
 def test_a_lost_claim_that_was_to_be_cancelled_does_not_come_back(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
-
     release_token(connection, task.fence.token)
-
     assert pool_of_task(connection, task.task_id) == "completed CANCELLED"
 
 
@@ -207,9 +178,7 @@ LATER_OF_RENEW = NOON + timedelta(seconds=10)
 
 def test_a_renewal_pushes_the_lease(connection: Connection) -> None:
     tasks = [claimed_task(connection, now=NOON) for _ in range(3)]
-
     renewed = renew(connection, [t.fence for t in tasks], LEASE, now=LATER_OF_RENEW)
-
     assert renewed.ids == {t.task_id for t in tasks}
     assert renewed.cancelled == frozenset()
     assert {row_of(connection, t.task_id).lease_until for t in tasks} == {LATER_OF_RENEW + LEASE}
@@ -219,11 +188,9 @@ def test_a_renewal_pushes_the_lease(connection: Connection) -> None:
 def test_a_stale_fence_renews_nothing(connection: Connection, wrong: str) -> None:
     fence = claimed_task(connection, now=NOON).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-
     renewed = renew(
         connection, [fence._replace(**{wrong: stale[wrong]})], LEASE, now=LATER_OF_RENEW
     )
-
     assert renewed.ids == frozenset()
     assert row_of(connection, fence.task_id).lease_until == NOON + LEASE
 
@@ -231,7 +198,6 @@ def test_a_stale_fence_renews_nothing(connection: Connection, wrong: str) -> Non
 def test_a_claim_that_was_given_back_is_not_renewed(connection: Connection) -> None:
     task = claimed_task(connection)
     release(connection, [task.fence])
-
     assert renew(connection, [task.fence], LEASE).ids == frozenset()
     assert row_of(connection, task.task_id).lease_until is None
 
@@ -239,26 +205,20 @@ def test_a_claim_that_was_given_back_is_not_renewed(connection: Connection) -> N
 def test_a_renewal_tells_whose_cancellation_was_asked_for(connection: Connection) -> None:
     stop, go = claimed_task(connection), claimed_task(connection)
     cancel(connection, stop.task_id)
-
     renewed = renew(connection, [stop.fence, go.fence], LEASE)
-
     assert renewed.ids == {stop.task_id, go.task_id}
     assert renewed.cancelled == {stop.task_id}
 
 
 def test_a_lease_that_ran_out_unnoticed_may_still_be_renewed(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
-
     renewed = renew(connection, [task.fence], LEASE, now=NOON + timedelta(hours=1))
-
     assert renewed.ids == {task.task_id}
 
 
 def test_other_claims_of_the_same_owner_are_not_renewed(connection: Connection) -> None:
     mine, lost = (claimed_task(connection, owner="me", now=NOON) for _ in range(2))
-
     renew(connection, [mine.fence], LEASE, now=LATER_OF_RENEW)
-
     assert row_of(connection, lost.task_id).lease_until == NOON + LEASE
 
 
@@ -288,13 +248,9 @@ def a_claim(connection: Connection, **options):
 
 
 @either_way_of_rescue
-def test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure(
-    connection: Connection, rescue
-) -> None:
+def test_a_rescued_task_comes_back_charged_one_crash(connection: Connection, rescue) -> None:
     task = a_claim(connection, failures=1)
-
     assert rescue(connection, task) == {task.task_id: State.PENDING}
-
     row = row_of(connection, task.task_id)
     assert (row.state, row.crashes, row.failures, row.attempt) == ("PENDING", 1, 1, 2)
     assert (row.lease_token, row.lease_until, row.owner) == (None, None, None)
@@ -302,7 +258,6 @@ def test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure(
 
 def test_a_lease_is_over_only_after_its_last_instant(connection: Connection) -> None:
     task = a_claim(connection)
-
     assert by_lease(connection, now=NOON + LEASE) == {}
     assert by_lease(connection, now=OVER) == {task.task_id: State.PENDING}
 
@@ -311,27 +266,20 @@ def test_a_lease_is_over_only_after_its_last_instant(connection: Connection) -> 
 def test_a_pending_task_is_not_rescued(connection: Connection, rescue) -> None:
     task = a_claim(connection)
     release(connection, [task.fence], now=NOON)
-
     assert rescue(connection, task) == {}
     assert row_of(connection, task.task_id).crashes == 0
 
 
 @pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_claims_of_a_dead_child_are_taken_back_under_the_fence_only(
-    connection: Connection, wrong: str
-) -> None:
+def test_claims_of_a_dead_child_return_under_the_fence(connection: Connection, wrong: str) -> None:
     fence = a_claim(connection).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
     wrong_fence = fence._replace(**{wrong: stale[wrong]})
-
     assert rescue_claims(connection, [wrong_fence], lease=LEASE, max_crashes=5) == {}
 
 
-def test_claims_of_a_dead_child_come_back_although_their_lease_still_holds(
-    connection: Connection,
-) -> None:
+def test_claims_of_a_dead_child_come_back_before_their_lease_ends(connection: Connection) -> None:
     task = a_claim(connection)
-
     assert by_claim(connection, task, now=NOON) == {task.task_id: State.PENDING}
 
 
@@ -341,9 +289,7 @@ def test_the_task_that_was_on_board_too_often_goes_to_the_error_pool(
     connection: Connection, rescue, before: int, after: State
 ) -> None:
     task = a_claim(connection, crashes=before)
-
     assert rescue(connection, task) == {task.task_id: after}
-
     if after is State.FAILED:
         row = row_of(connection, task.task_id, "task_error")
         assert row.crashes == 5
@@ -354,20 +300,15 @@ def test_the_task_that_was_on_board_too_often_goes_to_the_error_pool(
 @either_way_of_rescue
 def test_the_outcome_of_an_at_most_once_task_is_unknown(connection: Connection, rescue) -> None:
     task = a_claim(connection, at_most_once=True)
-
     assert rescue(connection, task) == {task.task_id: State.FAILED}
-
     assert row_of(connection, task.task_id, "task_error").error.startswith("outcome unknown: ")
 
 
 @either_way_of_rescue
 @pytest.mark.parametrize("options", [{}, {"crashes": 4}, {"at_most_once": True}])
-def test_a_task_that_was_to_be_cancelled_is_cancelled(
-    connection: Connection, rescue, options
-) -> None:
+def test_a_task_with_a_cancel_is_cancelled(connection: Connection, rescue, options) -> None:
     task = a_claim(connection, **options)
     cancel(connection, task.task_id)
-
     assert rescue(connection, task) == {task.task_id: State.CANCELLED}
     assert pool_of_task(connection, task.task_id) == "completed CANCELLED"
 
@@ -375,9 +316,7 @@ def test_a_task_that_was_to_be_cancelled_is_cancelled(
 @either_way_of_rescue
 def test_a_rescue_leaves_a_line_in_the_history(connection: Connection, rescue) -> None:
     task = a_claim(connection)
-
     rescue(connection, task)
-
     (line,) = failed_attempts(connection, task.task_id)
     assert (line.event, line.kind, line.attempt) == ("rescue", "worker vanished", 1)
     assert (line.owner, line.started_at, line.ended_at) == ("w1", NOON, OVER)
@@ -388,9 +327,7 @@ def test_rescued_tasks_come_back_at_random_distances_that_double_with_each_crash
     connection: Connection, crashes: int, times: int
 ) -> None:
     tasks = [a_claim(connection, crashes=crashes) for _ in range(60)]
-
     by_lease(connection)
-
     waits = [(row_of(connection, t.task_id).due_at - OVER) / LEASE for t in tasks]
     assert len(set(waits)) > 50
     assert 0 <= min(waits) < times * 0.2
@@ -400,9 +337,7 @@ def test_rescued_tasks_come_back_at_random_distances_that_double_with_each_crash
 
 def test_at_most_so_many_are_rescued_at_once_lowest_id_first(connection: Connection) -> None:
     tasks = [a_claim(connection) for _ in range(3)]
-
     first = rescue_expired(connection, lease=LEASE, max_crashes=5, most=2, now=OVER)
-
     assert sorted(first) == [t.task_id for t in tasks[:2]]
     assert sorted(by_lease(connection)) == [tasks[2].task_id]
 
@@ -410,7 +345,6 @@ def test_at_most_so_many_are_rescued_at_once_lowest_id_first(connection: Connect
 def test_only_those_whose_lease_is_over_are_rescued(connection: Connection) -> None:
     dead = a_claim(connection)
     alive = claimed_task(connection, now=OVER)
-
     assert by_lease(connection) == {dead.task_id: State.PENDING}
     assert pool_of_task(connection, alive.task_id) == "pending RUNNING"
 
@@ -421,9 +355,7 @@ def test_no_claims_to_take_back_is_no_error(connection: Connection) -> None:
 
 def test_a_task_with_very_many_crashes_behind_it_does_not_overflow(connection: Connection) -> None:
     task = a_claim(connection, crashes=200)
-
     moved = rescue_expired(connection, lease=LEASE, max_crashes=10_000, now=OVER)
-
     assert moved == {task.task_id: State.PENDING}
     assert row_of(connection, task.task_id).due_at <= OVER + LEASE * 1024
     assert count(connection) == 1
@@ -431,14 +363,10 @@ def test_a_task_with_very_many_crashes_behind_it_does_not_overflow(connection: C
 
 @either_way_of_rescue
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_a_rescue_has_the_fingerprint_of_what_it_says(
-    connection: Connection, rescue, at_most_once: bool
-) -> None:
+def test_a_rescue_has_its_fingerprint(connection: Connection, rescue, at_most_once: bool) -> None:
     crashes = 0 if at_most_once else 4
     task = a_claim(connection, at_most_once=at_most_once, crashes=crashes)
-
     assert rescue(connection, task) == {task.task_id: State.FAILED}
-
     row = connection.execute(
         text(
             "SELECT e.fingerprint, a.kind, a.message FROM task_error e JOIN task_attempt a ON true"

@@ -81,9 +81,7 @@ def as_its_owner(connection: Connection, verb: str, task, now, group: bool) -> N
 @pytest.mark.test_all
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_whatever_happens_a_task_walks_only_as_the_table_says(
-    connection: Connection, steps
-) -> None:
+def test_a_task_walks_only_as_the_table_says(connection: Connection, steps) -> None:
     savepoint = connection.begin_nested()
     options = [{}, {"at_most_once": True}, {"expires_at": NOON + timedelta(minutes=2)}]
     ids = [pending_task(connection, now=NOON, **option) for option in options]

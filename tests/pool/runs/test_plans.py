@@ -98,9 +98,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
 @pytest.mark.parametrize("name", VERBS)
 def test_a_statement_reads_about_what_it_returns(ask: Ask, name: str) -> None:
     number = VERBS[name][1]
-
     plan = ask(name)
-
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300
     assert plan.buffers <= PAGES_A_ROW * number + 1_000

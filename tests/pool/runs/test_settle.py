@@ -54,7 +54,6 @@ def test_an_outcome_moves_the_row_to_its_one_pool(
     connection: Connection, settle, event: Event, state: State, pool: str
 ) -> None:
     task = claimed_task(connection)
-
     assert settle(connection, ending(task, event, cause=CAUSE)) is state
     assert pool_of_task(connection, task.task_id) == f"{pool} {state}"
 
@@ -67,7 +66,6 @@ def test_a_task_that_was_to_be_cancelled_never_comes_back_but_may_have_succeeded
     state = State.CANCELLED if otherwise in {State.FAILED, State.PENDING} else otherwise
     task = claimed_task(connection)
     cancel(connection, task.task_id)
-
     assert settle(connection, ending(task, event, cause=CAUSE)) is state
     assert pool_of_task(connection, task.task_id) == f"completed {state}"
 
@@ -79,7 +77,6 @@ def test_a_stale_fence_changes_nothing(connection: Connection, settle, wrong: st
     stale = {"token": uuid4(), "attempt": 2, "task_id": task.task_id + 1}
     fence = task.fence._replace(**{wrong: stale[wrong]})
     before = row_of(connection, task.task_id)
-
     assert settle(connection, Settlement(fence, Event.FAIL, 1, 0, cause=CAUSE)) is None
     assert row_of(connection, task.task_id) == before
     assert count(connection, "task_attempt") == 0
@@ -90,7 +87,6 @@ def test_the_writer_of_an_earlier_attempt_changes_nothing(connection: Connection
     stale = claimed_task(connection)
     release(connection, [stale.fence])
     newer = claimed_task(connection, stale.task_id)
-
     assert settle(connection, ending(stale)) is None
     assert settle(connection, ending(newer)) is State.SUCCEEDED
 
@@ -98,7 +94,6 @@ def test_the_writer_of_an_earlier_attempt_changes_nothing(connection: Connection
 @either_way
 def test_an_outcome_is_settled_once(connection: Connection, settle) -> None:
     task = claimed_task(connection)
-
     assert settle(connection, ending(task)) is State.SUCCEEDED
     assert settle(connection, ending(task)) is None
     assert pool_of_task(connection, task.task_id) == "completed SUCCEEDED"
@@ -108,15 +103,12 @@ def test_an_outcome_is_settled_once(connection: Connection, settle) -> None:
 def test_a_task_that_nobody_runs_cannot_be_settled(connection: Connection, settle) -> None:
     task = claimed_task(connection)
     release(connection, [task.fence])
-
     assert settle(connection, ending(task)) is None
     assert pool_of_task(connection, task.task_id) == "pending PENDING"
 
 
 @either_way
-def test_a_retry_comes_back_after_its_wait_with_its_counters(
-    connection: Connection, settle
-) -> None:
+def test_a_retry_comes_back_after_its_wait_and_counted(connection: Connection, settle) -> None:
     task = claimed_task(connection, now=NOON)
 
     settle(
@@ -135,9 +127,7 @@ def test_a_retry_comes_back_after_its_wait_with_its_counters(
 @either_way
 def test_a_snooze_without_a_wait_is_due_at_once(connection: Connection, settle) -> None:
     task = claimed_task(connection, now=NOON)
-
     settle(connection, ending(task, Event.SNOOZE), LATER)
-
     assert row_of(connection, task.task_id).due_at == LATER
 
 
@@ -147,17 +137,13 @@ def test_crashes_stay_unless_the_settlement_says_otherwise(
     connection: Connection, settle, told: int | None, kept: int
 ) -> None:
     task = claimed_task(connection, pending_task(connection, crashes=2))
-
     settle(connection, ending(task, Event.RETRY, crashes=told))
-
     assert row_of(connection, task.task_id).crashes == kept
 
 
 @either_way
 @pytest.mark.parametrize("table", ["task_completed", "task_error"])
-def test_a_finished_row_keeps_everything_that_it_was(
-    connection: Connection, settle, table: str
-) -> None:
+def test_a_finished_row_keeps_all_that_it_was(connection: Connection, settle, table: str) -> None:
     task_id = pending_task(
         connection,
         payload={"a": [1, None]},
@@ -211,9 +197,7 @@ def test_a_finished_row_keeps_everything_that_it_was(
 )
 def test_a_result_is_kept(connection: Connection, settle, text: str, value) -> None:
     task = claimed_task(connection)
-
     settle(connection, ending(task, result=text))
-
     assert row_of(connection, task.task_id, "task_completed").result == value
 
 
@@ -230,21 +214,15 @@ def test_the_error_pool_says_why_in_one_line(
     connection: Connection, settle, cause: Cause | None, error: str | None
 ) -> None:
     task = claimed_task(connection)
-
     settle(connection, ending(task, Event.FAIL, cause=cause))
-
     assert row_of(connection, task.task_id, "task_error").error == error
 
 
 @either_way
 @pytest.mark.parametrize("event", [Event.RETRY, Event.FAIL])
-def test_an_attempt_that_failed_leaves_a_line_in_the_history(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_a_failed_attempt_leaves_its_history(connection: Connection, settle, event: Event) -> None:
     task = claimed_task(connection, now=NOON, owner="me")
-
     settle(connection, ending(task, event, cause=CAUSE, run_ms=7), LATER)
-
     (line,) = failed_attempts(connection, task.task_id)
     assert (line.task_id, line.attempt, line.event) == (task.task_id, 1, event)
     assert (line.kind, line.message, line.traceback) == ("ValueError", "no", "line 1")
@@ -253,20 +231,15 @@ def test_an_attempt_that_failed_leaves_a_line_in_the_history(
 
 @either_way
 @pytest.mark.parametrize("event", [Event.SUCCEED, Event.SKIP, Event.CANCEL, Event.SNOOZE])
-def test_an_attempt_that_did_not_fail_leaves_no_line(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_an_attempt_not_failed_leaves_no_line(connection: Connection, settle, event: Event) -> None:
     settle(connection, ending(claimed_task(connection), event, cause=CAUSE))
-
     assert count(connection, "task_attempt") == 0
 
 
 def test_a_failure_that_a_cancellation_covers_stays_in_the_history(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
-
     settle_one(connection, ending(task, Event.RETRY, cause=CAUSE))
-
     assert [line.event for line in failed_attempts(connection, task.task_id)] == ["retry"]
 
 
@@ -276,9 +249,7 @@ def test_a_group_of_all_outcomes_goes_each_its_way(connection: Connection) -> No
         ending(task, event, cause=CAUSE, result='{"n": 1}' if event is Event.SUCCEED else None)
         for task, (event, _, _) in zip(tasks, OUTCOMES, strict=True)
     ]
-
     moved = settle_group(connection, settlements[::-1], now=LATER)
-
     assert moved.keys() == {task.task_id for task in tasks}
     assert [pool_of_task(connection, task.task_id) for task in tasks] == [
         f"{pool} {state}" for _, state, pool in OUTCOMES
@@ -302,12 +273,9 @@ def test_a_group_keeps_each_members_own_numbers(connection: Connection) -> None:
     assert [r.retry_level for r in rows] == [0, 1, 2]
 
 
-def test_the_members_of_a_group_whose_fence_holds_are_settled_without_the_others(
-    connection: Connection,
-) -> None:
+def test_members_whose_fence_holds_are_settled_without_the_others(connection: Connection) -> None:
     good, stale = claimed_task(connection), claimed_task(connection)
     release(connection, [stale.fence])
-
     assert settle_group(connection, [ending(good), ending(stale)]).keys() == {good.task_id}
     assert pool_of_task(connection, stale.task_id) == "pending PENDING"
 
@@ -320,9 +288,7 @@ def test_an_empty_group_is_no_error(connection: Connection) -> None:
 def test_a_fence_that_is_lost_is_not_held(connection: Connection, wrong: str) -> None:
     fence = claimed_task(connection).fence
     stale = {"token": uuid4(), "attempt": 2, "task_id": fence.task_id + 1}
-
     held = still_held(connection, [fence._replace(**{wrong: stale[wrong]})])
-
     assert held == set()
     assert still_held(connection, [fence]) == {fence.task_id}
 
@@ -331,24 +297,18 @@ def test_of_what_was_settled_or_given_back_nothing_is_held(connection: Connectio
     settled, released, mine = (claimed_task(connection) for _ in range(3))
     settle_one(connection, ending(settled))
     release(connection, [released.fence])
-
     held = still_held(connection, [t.fence for t in (settled, released, mine)])
-
     assert held == {mine.task_id}
     assert still_held(connection, []) == set()
 
 
-def test_a_result_that_cannot_be_stored_fails_the_whole_group_and_moves_nothing(
-    engine: Engine,
-) -> None:
+def test_a_result_that_cannot_be_stored_fails_the_group_and_moves_none(engine: Engine) -> None:
     with two(engine) as (a, b):
         tasks: list[ClaimedTask] = [claimed_task(a) for _ in range(2)]
         a.commit()
-
         with pytest.raises(DataError):
             settle_group(a, [ending(tasks[0]), ending(tasks[1], result="not JSON")])
         a.rollback()
-
         assert [pool_of_task(b, t.task_id) for t in tasks] == ["pending RUNNING"] * 2
 
 
@@ -359,20 +319,15 @@ def test_a_settle_and_the_handlers_own_writes_roll_back_together(engine: Engine)
         pending_task(a, "effect")
         settle_one(a, ending(task))
         a.rollback()
-
         assert pool_of_task(b, task.task_id) == "pending RUNNING"
         assert count(b) == 1
 
 
 @either_way
 @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY])
-def test_a_failure_is_written_with_its_fingerprint(
-    connection: Connection, settle, event: Event
-) -> None:
+def test_a_failure_has_its_fingerprint(connection: Connection, settle, event: Event) -> None:
     task = claimed_task(connection)
-
     settle(connection, ending(task, event, cause=CAUSE, failures=1))
-
     assert connection.execute(
         text("SELECT fingerprint FROM task_attempt UNION ALL SELECT fingerprint FROM task_error")
     ).scalars().all() == [fingerprint_of(CAUSE)] * (2 if event is Event.FAIL else 1)
@@ -387,7 +342,6 @@ def test_what_was_locked_for_a_moment_leaves_no_row_either(engine: Engine) -> No
         other.execute(lock, {"id": held.task_id})
         listen(ours, "after_cursor_execute", lambda *_: other.rollback())
         outcomes = [ending(task)._replace(is_kept=False) for task in (held, free)]
-
         assert settle_group(ours, outcomes) == {free.task_id: State.SUCCEEDED}
         assert settle_group(ours, outcomes[:1]) == {held.task_id: State.SUCCEEDED}
         assert count(ours, "task_completed") == 0

@@ -44,9 +44,7 @@ def test_a_pending_task_shows_what_it_is(connection: Connection) -> None:
     task_id = pending_task(
         connection, payload={"a": 1}, headers={"h": 2}, biz_key="b", unique_key="u", now=NOON
     )
-
     task = get(connection, task_id)
-
     assert task is not None
     assert (task.id, task.pool, task.state) == (task_id, "pending", State.PENDING)
     assert (task.payload, task.headers) == ({"a": 1}, {"h": 2})
@@ -56,7 +54,6 @@ def test_a_pending_task_shows_what_it_is(connection: Connection) -> None:
 
 def test_a_running_task_shows_who_runs_it(connection: Connection) -> None:
     task = get(connection, claimed_task(connection, owner="me", now=NOON).task_id)
-
     assert task is not None
     assert (task.state, task.owner, task.started_at) == (State.RUNNING, "me", NOON)
     assert task.lease_until == NOON + timedelta(seconds=30)
@@ -65,7 +62,6 @@ def test_a_running_task_shows_who_runs_it(connection: Connection) -> None:
 def test_a_finished_task_shows_how_it_ended(connection: Connection) -> None:
     good = get(connection, finished(connection))
     bad = get(connection, finished(connection, Event.FAIL))
-
     assert good is not None
     assert bad is not None
     assert (good.pool, good.state, good.result) == ("completed", State.SUCCEEDED, {"n": 1})
@@ -80,10 +76,8 @@ def test_a_task_that_never_was_is_none(connection: Connection) -> None:
 
 def test_found_tasks_come_newest_first_and_page_by_page(connection: Connection) -> None:
     ids = [pending_task(connection), finished(connection), finished(connection, Event.FAIL)]
-
     first = find_tasks(connection, most=2)
     second = find_tasks(connection, most=2, before=first[-1].id)
-
     assert [t.id for t in first] == [ids[2], ids[1]]
     assert [t.id for t in second] == [ids[0]]
 
@@ -105,7 +99,6 @@ def test_filters_narrow_what_is_found(connection: Connection, filters, names) ->
     pending_task(connection, "a")
     finished(connection, name="b", queue="q")
     finished(connection, Event.FAIL, name="c", biz_key="k")
-
     assert [t.name for t in find_tasks(connection, **filters)] == names
 
 
@@ -114,15 +107,12 @@ def test_filters_narrow_what_is_found(connection: Connection, filters, names) ->
     ['{"x": 1e100000}', '{"x": ' + "[" * 5000 + "]" * 5000 + "}"],
     ids=["number", "nesting"],
 )
-def test_a_payload_that_nobody_can_read_hides_only_itself(
-    connection: Connection, payload: str
-) -> None:
+def test_an_unreadable_payload_hides_only_itself(connection: Connection, payload: str) -> None:
     connection.execute(
         text("INSERT INTO task_pending (name, payload) VALUES ('bad', CAST(:p AS jsonb))"),
         {"p": payload},
     )
     pending_task(connection, "good", {"a": 1})
-
     assert {t.name: t.payload for t in find_tasks(connection)} == {"bad": None, "good": {"a": 1}}
 
 
@@ -166,9 +156,7 @@ def test_looking_waits_for_nobody(engine: Engine) -> None:
         task = claimed_task(a)
         a.commit()
         settle_one(a, ending(task))
-
         seen = get(b, task.task_id)
-
         assert seen is not None
         assert seen.state is State.RUNNING
 
@@ -290,26 +278,19 @@ def test_a_payload_of_up_to_32_levels_is_stored_and_a_deeper_one_refused(
         assert stored.payload == payload
 
 
-def test_a_payload_of_a_whole_mebibyte_is_stored_where_the_limit_allows_it(
-    connection: Connection,
-) -> None:
+def test_a_payload_of_a_mebibyte_is_stored_if_the_limit_allows_it(connection: Connection) -> None:
     payload = {"x": "é" * (2**19 - 5)}
     task_id = create_one(connection, validate_task(NewTask("t", payload), None, 2**20))
-
     stored = get(connection, task_id)
     assert stored is not None
     assert stored.payload == payload
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_one_bad_task_of_a_batch_is_refused_before_any_is_written(
-    connection: Connection, bad: int
-) -> None:
+def test_one_bad_task_refuses_its_batch_before_any_write(connection: Connection, bad: int) -> None:
     new = [NewTask("t", {"n": float("nan") if n == bad else n}) for n in range(3)]
-
     with pytest.raises(InvalidTaskError):
         create_many(connection, [validate_task(task, None, LIMIT) for task in new])
-
     assert count(connection) == 0
 
 
@@ -353,7 +334,6 @@ def test_a_list_by_sub_status_reads_them(connection: Connection, plan: Any) -> N
     for statement in INDEXES:
         connection.exec_driver_sql(statement)
     connection.exec_driver_sql("ANALYZE task_pending")
-
     assert len(INDEXES) == 3
     assert "task_pending_sub_status" not in before
     assert "task_pending_sub_status" in plan(), plan()

@@ -21,9 +21,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import NewTask, create_task, create_tasks
-from tasks_app.domain.creation import validate_task
 from tasks_app.domain.operations import WAITING, BulkAction, parse_amendment
-from tasks_app.domain.tasks.records import OnConflict, TaskRow
+from tasks_app.domain.tasks.records import OnConflict
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.pool.dispatch.set_aside import sweep
@@ -40,10 +39,6 @@ from tests.factory import LEASE, a_row, claimed_task, count, ending, on_terms, p
 from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def a_row_of_copy(name: str = "t", payload=None, **options) -> TaskRow:
-    return validate_task(NewTask(name, payload, options), None, 65536)
 
 
 @pytest.fixture
@@ -70,15 +65,11 @@ KINDS = [
 ]
 
 
-def test_rows_of_many_kinds_are_copied_as_they_would_be_inserted(
-    connection: Connection, statements: list[str]
-) -> None:
-    rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
+def test_copied_rows_equal_inserted_ones(connection: Connection, statements: list[str]) -> None:
+    rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
     ones = [create_one(connection, row, now=NOON) for row in rows]
     before = inserts(statements)
-
     many = create_many(connection, rows, now=NOON)
-
     assert inserts(statements) == before
     assert many == sorted(many)
     for one, other in zip(ones, many, strict=True):
@@ -87,11 +78,8 @@ def test_rows_of_many_kinds_are_copied_as_they_would_be_inserted(
         assert first == second
 
 
-def test_copied_rows_that_are_due_at_once_have_one_instant_by_the_databases_clock(
-    connection: Connection,
-) -> None:
-    create_many(connection, [a_row_of_copy()] * 3)
-
+def test_copied_rows_due_at_once_have_one_instant_of_the_database(connection: Connection) -> None:
+    create_many(connection, [a_row()] * 3)
     row = connection.execute(
         text("SELECT DISTINCT created_at, due_at, scan_at, now() - due_at AS age FROM task_pending")
     ).one()
@@ -100,17 +88,13 @@ def test_copied_rows_that_are_due_at_once_have_one_instant_by_the_databases_cloc
 
 
 def test_with_a_given_now_all_moments_are_written(connection: Connection) -> None:
-    (task_id, *_) = create_many(connection, [a_row_of_copy()] * 2, now=NOON)
-
+    (task_id, *_) = create_many(connection, [a_row()] * 2, now=NOON)
     row = row_of(connection, task_id)
     assert row.created_at == row.due_at == row.scan_at == NOON
 
 
-def test_a_delay_beside_tasks_that_are_due_counts_from_the_databases_clock(
-    connection: Connection,
-) -> None:
-    now, later = create_many(connection, [a_row_of_copy(), a_row_of_copy(delay="1d")])
-
+def test_a_delay_beside_due_tasks_counts_from_the_databases_clock(connection: Connection) -> None:
+    now, later = create_many(connection, [a_row(), a_row(delay="1d")])
     first, second = row_of(connection, now), row_of(connection, later)
     assert second.due_at - first.due_at == timedelta(days=1)
     assert first.due_at == first.created_at == second.created_at
@@ -125,9 +109,7 @@ def test_a_day_of_delay_has_24_hours_even_when_the_clocks_change(
 ) -> None:
     connection.execute(text(f"SET LOCAL TIME ZONE '{zone}'"))
     eve = datetime(2026, 3, 28, 12, tzinfo=UTC)
-
-    task_id = make(connection, a_row_of_copy(delay="1d"), now=eve)
-
+    task_id = make(connection, a_row(delay="1d"), now=eve)
     assert row_of(connection, task_id).due_at == eve + timedelta(days=1)
 
 
@@ -144,29 +126,25 @@ KEYS = TEXT.filter(bool)
 @pytest.mark.test_all
 @given(st.lists(st.tuples(JSON, KEYS), min_size=1, max_size=4))
 def test_whatever_is_copied_is_read_back(shared_engine: Engine, written: list) -> None:
-    rows = [a_row_of_copy(payload={"x": value}, biz_key=key) for value, key in written]
+    rows = [a_row(payload={"x": value}, biz_key=key) for value, key in written]
     with shared_engine.connect() as connection:
         ids = create_many(connection, rows)
         read = [row_of(connection, task_id) for task_id in ids]
         connection.rollback()
-
     assert [(row.payload["x"], row.biz_key) for row in read] == written
 
 
 def test_every_copied_row_has_a_random_idempotency_key_of_its_own(connection: Connection) -> None:
-    create_many(connection, [a_row_of_copy()] * 2500)
-
+    create_many(connection, [a_row()] * 2500)
     keys = connection.execute(text("SELECT idempotency_key FROM task_pending")).scalars().all()
     assert len(set(keys)) == 2500
     assert {(key.version, key.variant) for key in keys} == {(4, RFC_4122)}
 
 
-def test_in_one_batch_keyed_rows_are_inserted_and_the_others_copied(
-    connection: Connection, statements: list[str]
-) -> None:
-    holder = create_one(connection, a_row_of_copy(unique_key="k1"))
+def test_keyed_rows_inserted_others_copied(connection: Connection, statements: list[str]) -> None:
+    holder = create_one(connection, a_row(unique_key="k1"))
     rows = [
-        a_row_of_copy(payload={"n": n}, unique_key=f"k{n}" if n % 2 else None, biz_key=f"b{n}")
+        a_row(payload={"n": n}, unique_key=f"k{n}" if n % 2 else None, biz_key=f"b{n}")
         for n in range(6)
     ]
     before = inserts(statements)
@@ -179,15 +157,11 @@ def test_in_one_batch_keyed_rows_are_inserted_and_the_others_copied(
     assert [row_of(connection, i).payload["n"] for i in ids if i != holder] == [0, 2, 3, 4, 5]
 
 
-def test_keyed_rows_of_many_kinds_are_inserted_as_they_would_be_alone(
-    connection: Connection,
-) -> None:
-    rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS * 2)]
+def test_keyed_rows_of_many_kinds_are_inserted_as_if_alone(connection: Connection) -> None:
+    rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS * 2)]
     keyed = [row._replace(unique_key=f"k{n}") for n, row in enumerate(rows)]
     others = [row._replace(unique_key=f"o{n}") for n, row in enumerate(rows)]
-
     many = create_many(connection, keyed, now=NOON)
-
     for task_id, row in zip(many, others, strict=True):
         first = dict(row_of(connection, create_one(connection, row, now=NOON))._mapping)
         second = row_of(connection, task_id)._mapping
@@ -199,9 +173,7 @@ def test_keyed_rows_of_many_kinds_are_inserted_as_they_would_be_alone(
 def test_ids_are_right_when_others_take_some_meanwhile(connection: Connection) -> None:
     """Every second id goes to somebody else."""
     connection.execute(text("ALTER SEQUENCE task_pending_id_seq INCREMENT BY 2"))
-
-    ids = create_many(connection, [a_row_of_copy(payload={"n": n}) for n in range(5)])
-
+    ids = create_many(connection, [a_row(payload={"n": n}) for n in range(5)])
     assert ids[-1] - ids[0] == 8
     assert [row_of(connection, task_id).payload["n"] for task_id in ids] == list(range(5))
 
@@ -211,23 +183,20 @@ def test_an_empty_copy_is_none(connection: Connection, statements: list[str]) ->
     assert statements == []
 
 
-def test_a_row_that_the_table_refuses_is_sqlalchemys_error_and_undoes_the_savepoint(
-    engine: Engine,
-) -> None:
+def test_a_refused_row_is_sqlalchemys_error_and_undoes_the_savepoint(engine: Engine) -> None:
     with two(engine) as (a, b):
-        kept = create_one(a, a_row_of_copy())
+        kept = create_one(a, a_row())
         savepoint = a.begin_nested()
         with pytest.raises(IntegrityError, match="numbers_are_sane"):
-            create_many(a, [a_row_of_copy(), on_terms(a_row_of_copy(), priority=10)])
+            create_many(a, [a_row(), on_terms(a_row(), priority=10)])
         savepoint.rollback()
         a.commit()
-
         assert count(b) == 1
         assert row_of(b, kept) is not None
 
 
 def test_a_connection_that_is_lost_within_a_copy_is_known_to_sqlalchemy(engine: Engine) -> None:
-    rows = [a_row_of_copy(payload={"n": n}) for n in range(5)]
+    rows = [a_row(payload={"n": n}) for n in range(5)]
     with engine.connect() as connection, engine.connect() as other:
         pid = connection.connection.driver_connection.info.backend_pid
 
@@ -249,12 +218,10 @@ def test_a_driver_without_copy_gets_inserts_in_words_of_its_own(
     connection: Connection, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.dialect, "driver", "another")
-    rows = [a_row_of_copy(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
-
-    ids = create_many(connection, [*rows, a_row_of_copy(unique_key="k")], now=NOON)
+    rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
+    ids = create_many(connection, [*rows, a_row(unique_key="k")], now=NOON)
     one = create_one(connection, rows[5], now=NOON)
-    again = create_one(connection, a_row_of_copy(unique_key="k"))
-
+    again = create_one(connection, a_row(unique_key="k"))
     assert inserts(statements) == 3
     numbers = [row_of(connection, task_id).payload.get("n") for task_id in ids]
     assert numbers == [*range(len(KINDS)), None]
@@ -265,10 +232,8 @@ def test_a_driver_without_copy_gets_inserts_in_words_of_its_own(
 def test_a_pipeline_gets_inserts_for_there_is_no_copy_in_it(engine: Engine) -> None:
     url = make_url(engine.url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as raw, raw.pipeline():
-        ids = create_many(raw, [a_row_of_copy(payload={"n": n}) for n in range(3)])
-
+        ids = create_many(raw, [a_row(payload={"n": n}) for n in range(3)])
         read = raw.execute("SELECT id, payload FROM task_pending ORDER BY id").fetchall()
-
     assert read == [(task_id, {"n": n}) for n, task_id in enumerate(ids)]
 
 
@@ -276,10 +241,10 @@ def test_an_async_connection_of_sqlalchemy_copies_too(engine: Engine) -> None:
     async def run() -> list[int]:
         asynchronous = create_async_engine(engine.url)
         async with asynchronous.begin() as connection:
-            ids = await connection.run_sync(create_many, [a_row_of_copy()] * 3)
+            ids = await connection.run_sync(create_many, [a_row()] * 3)
             with pytest.raises(IntegrityError, match="numbers_are_sane"):
                 async with connection.begin_nested():
-                    await connection.run_sync(create_many, [on_terms(a_row_of_copy(), priority=10)])
+                    await connection.run_sync(create_many, [on_terms(a_row(), priority=10)])
         await asynchronous.dispose()
         return ids
 
@@ -302,19 +267,14 @@ def strict(connection: Connection, key: str = "k") -> int:
 def test_the_second_producer_of_a_key_waits_for_the_first_ones_commit(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = strict(a)
-
         waiting = blocked(engine, b, a, strict)
         a.commit()
-
         assert waiting.result() > first
 
 
-def test_producers_of_other_keys_and_such_that_are_not_strict_wait_for_nobody(
-    engine: Engine,
-) -> None:
+def test_producers_of_other_keys_and_ones_not_strict_wait_for_nobody(engine: Engine) -> None:
     with two(engine) as (a, b):
         strict(a)
-
         assert strict(b, "other")
         assert create_task(b, "t", order_key="k")
 
@@ -324,10 +284,8 @@ def test_many_are_locked_in_one_order_before_any_has_an_id(engine: Engine) -> No
     new = [NewTask("t", None, given) for given in options]  # type: ignore[arg-type]
     with two(engine) as (a, b):
         first = create_tasks(a, new)
-
         waiting = blocked(engine, b, a, lambda c: create_tasks(c, new[::-1]))
         a.commit()
-
         assert min(waiting.result()) > max(first)
 
 
@@ -416,7 +374,6 @@ def test_it_is_the_instant_at_which_a_claim_is_given_back(connection: Connection
     given, lost = (claimed_task(connection, now=NOON) for _ in range(2))
     release(connection, [given.fence], now=NOON + HOUR)
     rescue_expired(connection, lease=LEASE, max_crashes=5, now=NOON + HOUR)
-
     assert updated_at(connection, given.task_id) == NOON + HOUR
     assert updated_at(connection, lost.task_id) == NOON + HOUR
 
@@ -427,7 +384,6 @@ def test_it_is_the_instant_of_a_cancel_or_a_sweep(connection: Connection) -> Non
     for task_id in (waiting, running):
         cancel(connection, task_id, now=NOON + HOUR)
     sweep(connection, [off], now=NOON + HOUR)
-
     for task_id in (waiting, off, running):
         assert updated_at(connection, task_id) == NOON + HOUR
 
@@ -441,15 +397,12 @@ WORDS: dict[BulkAction, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
-def test_it_is_the_instant_at_which_an_operator_changed_it(
-    connection: Connection, action: BulkAction
-) -> None:
+def test_it_is_the_instant_an_operator_changed(connection: Connection, action: BulkAction) -> None:
     task_id = pending_task(connection, now=NOON, delay="9h")
     if action in BEFORE:
         amend(connection, BEFORE[action], [task_id], now=NOON)
     change = parse_amendment(action, WORDS.get(action, {}))
     amend(connection, action, [task_id], change, now=NOON + HOUR)
-
     assert updated_at(connection, task_id) == NOON + HOUR
 
 

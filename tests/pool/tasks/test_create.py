@@ -20,7 +20,6 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def test_a_created_task_is_a_pending_row_due_now(connection: Connection) -> None:
     task_id = create_one(connection, a_row(), now=NOON)
-
     row = row_of(connection, task_id)
     assert task_id.created
     assert (row.state, row.attempt, row.failures, row.crashes) == ("PENDING", 0, 0, 0)
@@ -64,13 +63,11 @@ def test_every_column_of_a_row_is_written_by_one_and_by_many_alike(connection: C
 
 def test_a_delay_counts_from_the_insert(connection: Connection) -> None:
     task_id = create_one(connection, a_row(delay="90s"), now=NOON)
-
     assert row_of(connection, task_id).due_at == NOON + timedelta(seconds=90)
 
 
 def test_without_now_the_databases_clock_decides(connection: Connection) -> None:
     task_id = create_one(connection, a_row())
-
     age = connection.execute(
         text("SELECT statement_timestamp() - due_at FROM task_pending WHERE id = :id"),
         {"id": task_id},
@@ -83,7 +80,6 @@ def test_a_rollback_leaves_nothing(engine: Engine, make) -> None:
     with engine.connect() as connection:
         make(connection, a_row())
         connection.rollback()
-
     with engine.connect() as connection:
         assert count(connection) == 0
 
@@ -91,15 +87,12 @@ def test_a_rollback_leaves_nothing(engine: Engine, make) -> None:
 def test_creating_does_not_commit(engine: Engine) -> None:
     with two(engine) as (producer, reader):
         create_one(producer, a_row())
-
         assert count(reader) == 0
 
 
 def test_many_ids_rise_in_the_order_of_the_input(connection: Connection) -> None:
     rows = [a_row(f"t{9 - n}", {"n": n}, unique_key=f"k{n * 7 % 10}") for n in range(10)]
-
     ids = create_many(connection, rows)
-
     assert ids == sorted(ids)
     assert [row_of(connection, i).payload["n"] for i in ids] == list(range(10))
     assert all(i.created for i in ids)
@@ -107,9 +100,7 @@ def test_many_ids_rise_in_the_order_of_the_input(connection: Connection) -> None
 
 def test_more_than_one_statement_full_of_tasks_keeps_the_order(connection: Connection) -> None:
     rows = [a_row("b" if n % 2 else "a", {"n": n}) for n in range(2 * CHUNK + 1)]
-
     ids = create_many(connection, rows)
-
     assert ids == sorted(ids)
     assert count(connection, "task_pending") == len(rows)
     assert row_of(connection, ids[1]).payload == {"n": 1}
@@ -120,28 +111,21 @@ def test_none_is_a_number_of_tasks(connection: Connection) -> None:
     assert create_many(connection, []) == []
 
 
-def test_a_taken_unique_key_gives_the_holders_id_and_creates_nothing(
-    connection: Connection,
-) -> None:
+def test_a_taken_unique_key_gives_its_holders_id_creates_nothing(connection: Connection) -> None:
     holder = create_one(connection, a_row(unique_key="k"))
-
     again = create_one(connection, a_row(unique_key="k"))
-
     assert (again, again.created) == (holder, False)
     assert count(connection) == 1
 
 
 def test_a_unique_key_belongs_to_its_name(connection: Connection) -> None:
     create_one(connection, a_row("a", unique_key="k"))
-
     assert create_one(connection, a_row("b", unique_key="k")).created
 
 
 def test_of_duplicates_inside_a_batch_the_first_is_created(connection: Connection) -> None:
     rows = [a_row(payload={"n": n}, unique_key=key) for n, key in enumerate("abacab")]
-
     ids = create_many(connection, rows)
-
     assert [i.created for i in ids] == [True, True, False, True, False, False]
     assert ids[2] == ids[4] == ids[0]
     assert ids[5] == ids[1]
@@ -151,16 +135,13 @@ def test_of_duplicates_inside_a_batch_the_first_is_created(connection: Connectio
 
 def test_a_batch_meets_keys_that_were_taken_before(connection: Connection) -> None:
     holder = create_one(connection, a_row(unique_key="k"))
-
     new, old = create_many(connection, [a_row(unique_key="new"), a_row(unique_key="k")])
-
     assert new.created
     assert (old, old.created) == (holder, False)
 
 
 def test_rows_without_a_key_are_never_duplicates(connection: Connection) -> None:
     ids = create_many(connection, [a_row()] * 3)
-
     assert len(set(ids)) == 3
 
 
@@ -169,10 +150,8 @@ def test_a_key_that_a_running_task_holds_counts_as_taken_and_is_warned_about(
     connection: Connection, caplog: pytest.LogCaptureFixture, make
 ) -> None:
     holder = claimed_task(connection, unique_key="k")
-
     with caplog.at_level(logging.WARNING):
         again = make(connection, a_row(unique_key="k"))
-
     assert (again, again.created) == (holder.task_id, False)
     assert f"Task {holder.task_id}, which is RUNNING, holds the unique_key" in caplog.text
 
@@ -181,52 +160,38 @@ def test_a_key_that_a_pending_task_holds_is_no_reason_to_warn(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     pending_task(connection, unique_key="k")
-
     create_one(connection, a_row(unique_key="k"))
-
     assert caplog.text == ""
 
 
-def test_a_second_producer_of_a_key_waits_and_sees_the_first_ones_task_after_its_commit(
-    engine: Engine,
-) -> None:
+def test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k"))
         waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
-
         a.commit()
         second = waiting.result()
-
         assert (second, second.created) == (first, False)
 
 
-def test_a_second_producer_of_a_key_waits_and_creates_it_after_the_firsts_rollback(
-    engine: Engine,
-) -> None:
+def test_a_second_producer_waits_and_creates_it_after_the_firsts_rollback(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k"))
         waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
-
         a.rollback()
         second = waiting.result()
         b.commit()
-
         assert second.created
         assert second != first
         assert pool_of_task(a, second) == "pending PENDING"
 
 
-def test_a_batch_waits_for_the_producer_of_one_of_its_keys_and_then_names_its_task(
-    engine: Engine,
-) -> None:
+def test_a_batch_waits_for_the_producer_of_a_key_and_then_names_its_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k1"))
         rows = [a_row(unique_key=f"k{n}") for n in range(3)]
         waiting = blocked(engine, b, a, lambda c: create_many(c, rows))
-
         a.commit()
         ids = waiting.result()
-
         assert [i.created for i in ids] == [True, False, True]
         assert ids[1] == first
 
@@ -237,31 +202,24 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(engine: En
     with two(engine) as (a, b):
         create_many(a, rows)
         waiting = blocked(engine, b, a, lambda c: create_many(c, rows[::-1]))
-
         a.commit()
-
         assert [i.created for i in waiting.result()] == [False] * len(keys)
 
 
 def test_a_batch_takes_its_keys_in_the_order_of_their_bytes(connection: Connection) -> None:
     keys = ["b", "B", "ä", "a", "_", "Z", "aa"]
     connection.execute(text("TRUNCATE task_pending"))  # no holes that new rows could fill
-
     create_many(connection, [a_row(unique_key=key) for key in keys])
-
     stored = connection.execute(text("SELECT unique_key FROM task_pending ORDER BY ctid")).scalars()
     assert list(stored) == sorted(keys)
 
 
-def test_a_key_whose_holder_this_snapshot_cannot_see_is_an_error_and_not_a_second_task(
-    engine: Engine,
-) -> None:
+def test_a_key_whose_holder_the_snapshot_lacks_is_an_error_not_a_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         b.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         count(b)
         create_one(a, a_row(unique_key="k"))
         a.commit()
-
         with pytest.raises(Exception, match=r"could not serialize|cannot see"):
             create_one(b, a_row(unique_key="k"))
 
@@ -269,11 +227,9 @@ def test_a_key_whose_holder_this_snapshot_cannot_see_is_an_error_and_not_a_secon
 def test_one_bad_row_of_a_batch_leaves_nothing_of_it(engine: Engine) -> None:
     with two(engine) as (a, b):
         bad = on_terms(a_row(), priority=10)  # past admission, as a bug of ours would be
-
         with pytest.raises(Exception, match="numbers_are_sane"):
             create_many(a, [a_row(), bad])
         a.rollback()
-
         assert count(b) == 0
 
 
@@ -297,22 +253,17 @@ class TestBelowSqlalchemy:
         )
         return sent
 
-    def test_the_transaction_is_begun_and_the_callers_to_end(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_it_begins_a_transaction_without_an_end(self, engine: Engine, sent: list[str]) -> None:
         with engine.connect() as connection:
             kept = create_one(connection, a_row())
             connection.commit()
             undone = create_one(connection, a_row())
             connection.rollback()
-
             assert len(sent) == 2
             assert row_of(connection, kept) is not None
             assert row_of(connection, undone) is None
 
-    def test_an_error_is_sqlalchemys_and_undoes_the_savepoint(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_an_sqlalchemy_error_undoes_a_savepoint(self, engine: Engine, sent: list[str]) -> None:
         with engine.begin() as connection:
             kept = create_one(connection, a_row())
             with (
@@ -320,21 +271,16 @@ class TestBelowSqlalchemy:
                 connection.begin_nested(),
             ):
                 create_one(connection, on_terms(a_row(), priority=10))
-
             assert sent[1] == error.value.statement
             assert error.value.params["priority"] == 10
             assert row_of(connection, kept) is not None
 
-    def test_a_lost_connection_is_known_to_sqlalchemy(
-        self, engine: Engine, sent: list[str]
-    ) -> None:
+    def test_sqlalchemy_knows_a_lost_connection(self, engine: Engine, sent: list[str]) -> None:
         with engine.connect() as connection, engine.connect() as other:
             pid = connection.connection.driver_connection.info.backend_pid
             other.execute(text("SELECT pg_terminate_backend(:pid, 9000)"), {"pid": pid})
-
             with pytest.raises(OperationalError) as lost:
                 create_one(connection, a_row())
-
             assert len(sent) == 1
             assert lost.value.connection_invalidated
             assert connection.invalidated
@@ -348,7 +294,6 @@ class TestBelowSqlalchemy:
             event.listen(target, "before_cursor_execute", lambda *a: heard.append(a[2]))
             create_one(connection, a_row())
         heeded.dispose()
-
         assert (len(heard), sent) == (1, [])
 
     def test_an_echo_shows_it(
@@ -358,6 +303,5 @@ class TestBelowSqlalchemy:
         with echoing.connect() as connection:
             create_one(connection, a_row())
         echoing.dispose()
-
         assert sent == []
         assert "INSERT INTO task_pending" in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -21,18 +21,12 @@ from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import create, unique_keys
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import claimed_task, claimer, count, ending, row_of
-from tests.pool.interleave import blocked, gate, two
+from tests.pool.interleave import blocked, gate
 
 Pair = tuple[Connection, Connection]
 SCOPES = (None, "queued", "for_period 1h", "forever")
 CHANGES = ("replace_payload", "reschedule")
 OVER = text("UPDATE task_key SET until = statement_timestamp() WHERE until IS NOT NULL")
-
-
-@pytest.fixture
-def pair(engine: Engine) -> Iterator[Pair]:
-    with two(engine) as connections:
-        yield connections
 
 
 def keyed(scope: str | None, n: int = 0, key: str = "k", **options: Any) -> TaskRow:
@@ -92,11 +86,9 @@ def test_the_second_waits_for_the_first_and_creates_only_after_its_rollback(
     a, b = pair
     first = make(a, keyed(scope))
     waiting = blocked(engine, b, a, lambda c: make(c, keyed(scope)))
-
     getattr(a, end)()
     second = waiting.result()
     b.commit()
-
     assert second.created is (end == "rollback")
     assert (second == first) is (end == "commit")
     assert count(a) == 1
@@ -104,9 +96,7 @@ def test_the_second_waits_for_the_first_and_creates_only_after_its_rollback(
 
 @pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_of_two_that_find_the_key_free_again_one_is_given_it(
-    engine: Engine, pair: Pair, scope: str, end: str
-) -> None:
+def test_of_two_at_a_free_key_one_has_it(engine: Engine, pair: Pair, scope: str, end: str) -> None:
     a, b = pair
     old = freed(a, scope)
     first = create_one(a, keyed(scope))
@@ -127,7 +117,6 @@ def test_of_two_that_find_the_key_free_again_one_is_given_it(
 def test_who_only_gets_the_holder_holds_up_nobody_else(pair: Pair, scope: str) -> None:
     a, b = pair
     holder = committed(a, create_one, keyed(scope))
-
     assert create_one(a, keyed(scope)) == holder
     assert create_one(b, keyed(scope)) == holder
     with pytest.raises(UniqueKeyTakenError):
@@ -136,9 +125,7 @@ def test_who_only_gets_the_holder_holds_up_nobody_else(pair: Pair, scope: str) -
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("point", range(5))
-def test_another_create_commits_between_any_two_statements(
-    pair: Pair, scope: str, point: int
-) -> None:
+def test_another_create_commits_between_two_statements(pair: Pair, scope: str, point: int) -> None:
     a, b = pair
     if scope in ("queued", "for_period 1h"):
         freed(a, scope)
@@ -159,22 +146,16 @@ def test_another_create_commits_between_any_two_statements(
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(
-    engine: Engine, pair: Pair, scope: str
-) -> None:
+def test_same_keys_in_any_order_do_not_deadlock(engine: Engine, pair: Pair, scope: str) -> None:
     a, b = pair
     rows = [keyed(scope, key=key) for key in ("b", "B", "ä", "a", "_", "Z", "aa")]
     create_many(a, rows)
     waiting = blocked(engine, b, a, lambda c: create_many(c, rows[::-1]))
-
     a.commit()
-
     assert not any(i.created for i in waiting.result())
 
 
-def test_a_key_that_becomes_free_behind_its_turn_does_not_make_batches_deadlock(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_key_freed_behind_its_turn_deadlocks_no_batches(engine: Engine, pair: Pair) -> None:
     a, b = pair
     holder = committed(a, create_one, keyed(None, key="a"))
     rows = [keyed(None, key="a"), keyed(None, key="b")]
@@ -202,40 +183,30 @@ def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
     committed(a, create_many, rows[:2])
     create_many(a, rows)
     waiting = blocked(engine, b, a, lambda c: create_many(c, rows[::-1]))
-
     a.commit()
-
     assert not any(i.created for i in waiting.result())
 
 
 # producer x claim
 
 
-def test_a_claim_is_open_then_a_create_for_the_queue_waits_and_makes_another(
-    engine: Engine, pair: Pair
-) -> None:
+def test_a_create_for_the_queue_waits_for_a_claim_and_is_new(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     assert take(a, first) == [first]
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed("queued")))
-
     a.commit()
     second = waiting.result()
-
     assert second.created
     assert second != first
 
 
-def test_a_claim_is_open_then_after_its_rollback_the_first_is_still_in_the_queue(
-    engine: Engine, pair: Pair
-) -> None:
+def test_after_a_claims_rollback_the_first_is_in_the_queue(engine: Engine, pair: Pair) -> None:
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     take(a, first)
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed("queued")))
-
     a.rollback()
-
     assert waiting.result() == first
 
 
@@ -244,7 +215,6 @@ def test_who_was_told_of_a_queued_task_commits_before_that_starts(pair: Pair, po
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     create_one(a, keyed("queued", 7, on_conflict=policy))
-
     assert take(b, first) == []
     b.rollback()
     a.commit()
@@ -292,13 +262,10 @@ def test_a_claim_is_open_then_who_would_change_the_task_waits_and_leaves_it_alon
 
 
 @pytest.mark.parametrize("scope", [None, "for_period 1h", "forever"])
-def test_a_create_that_changes_nothing_does_not_keep_its_holder_from_being_claimed(
-    pair: Pair, scope: str
-) -> None:
+def test_a_create_that_changes_nothing_stops_no_claim_of_its_holder(pair: Pair, scope: str) -> None:
     a, b = pair
     first = committed(a, create_one, keyed(scope))
     create_one(a, keyed(scope))
-
     assert take(b, first) == [first]
 
 
@@ -310,7 +277,6 @@ def test_a_task_that_comes_back_meets_the_one_that_was_given_its_key(pair: Pair)
     task = claimed_task(a, create_one(a, keyed("queued")))
     second = create_one(a, keyed("queued"))
     settle_one(a, ending(task, Event.RETRY))
-
     states = a.execute(text("SELECT id, state FROM task_pending ORDER BY id")).all()
     assert states == [(task.task_id, "PENDING"), (second, "PENDING")]
     assert create_one(a, keyed("queued")) == second
@@ -321,7 +287,6 @@ def test_a_release_is_open_then_a_create_does_not_wait_for_it(pair: Pair) -> Non
     task = claimed_task(a, create_one(a, keyed("queued")))
     a.commit()
     release(a, [task.fence])
-
     assert create_one(b, keyed("queued")).created
 
 
@@ -336,9 +301,7 @@ def test_a_prune_is_open_then_a_create_waits_for_it(engine: Engine, pair: Pair, 
     a.commit()
     assert unique_keys.prune_keys(a, 9) == 1
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed(scope)))
-
     a.commit()
-
     assert waiting.result().created
 
 
@@ -349,7 +312,6 @@ def test_a_key_that_is_being_given_away_is_not_pruned(pair: Pair, scope: str) ->
     a.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": old})
     a.commit()
     second = create_one(a, keyed(scope))
-
     assert unique_keys.prune_keys(b, 9) == 0
     b.rollback()
     a.commit()
@@ -358,9 +320,7 @@ def test_a_key_that_is_being_given_away_is_not_pruned(pair: Pair, scope: str) ->
 
 
 @pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
-def test_prune_reads_then_the_key_is_given_away_then_it_leaves_it(
-    engine: Engine, pair: Pair, scope: str
-) -> None:
+def test_prune_leaves_a_key_given_away_meanwhile(engine: Engine, pair: Pair, scope: str) -> None:
     a, b = pair
     old = freed(a, scope)
     committed(a, create_one, keyed("for_period 1ms", key="for the gate"))
@@ -383,7 +343,6 @@ def test_who_cannot_see_the_holder_gets_an_error_and_no_second_task(pair: Pair) 
     b.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
     count(b)
     committed(a, create_one, keyed("forever"))
-
     with pytest.raises(Exception, match=r"could not serialize|cannot see"):
         create_one(b, keyed("forever"))
 
@@ -394,7 +353,6 @@ def test_a_savepoint_that_rolls_back_gives_back_what_was_replaced(pair: Pair) ->
     savepoint = a.begin_nested()
     again = create_one(a, keyed(None, 2, on_conflict="replace_payload"))
     savepoint.rollback()
-
     assert again.outcome is CreateOutcome.REPLACED
     assert row_of(a, first).payload == {"n": 1}
     assert take(b, first) == [first]

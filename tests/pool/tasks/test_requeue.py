@@ -46,22 +46,16 @@ def finished(connection: Connection, event: Event = Event.FAIL, **options) -> in
 
 
 @pytest.mark.parametrize("event", [Event.FAIL, Event.SUCCEED, Event.SKIP, Event.CANCEL])
-def test_a_finished_task_comes_back_due_now_under_its_own_id(
-    connection: Connection, event: Event
-) -> None:
+def test_a_finished_task_comes_back_due_now_by_its_id(connection: Connection, event: Event) -> None:
     task_id = finished(connection, event)
-
     assert requeue(connection, task_id, now=LATER) is Requeued.REQUEUED
-
     assert pool_of_task(connection, task_id) == "pending PENDING"
     row = row_of(connection, task_id)
     assert row.due_at == row.scan_at == LATER
 
 
 @pytest.mark.parametrize("event", [Event.FAIL, Event.SUCCEED])
-def test_the_attempts_go_on_and_the_charges_start_anew(
-    connection: Connection, event: Event
-) -> None:
+def test_attempts_go_on_and_charges_start_anew(connection: Connection, event: Event) -> None:
     table = "task_error" if event is Event.FAIL else "task_completed"
     task_id = finished(connection, event, failures=2, crashes=1)
     connection.execute(text(f"UPDATE {table} SET retry_level = 3 WHERE id = :id"), {"id": task_id})
@@ -102,9 +96,7 @@ def test_what_the_task_is_does_not_change(connection: Connection) -> None:
 
 def test_the_history_is_kept(connection: Connection) -> None:
     task_id = finished(connection)
-
     requeue(connection, task_id)
-
     assert [line.event for line in failed_attempts(connection, task_id)] == ["fail"]
 
 
@@ -114,7 +106,6 @@ def test_a_task_that_is_not_over_stays_as_it_is(connection: Connection, state: s
     if state == "RUNNING":
         claimed_task(connection, task_id)
     before = row_of(connection, task_id)
-
     assert requeue(connection, task_id) is Requeued.STILL_PENDING
     assert row_of(connection, task_id) == before
 
@@ -125,7 +116,6 @@ def test_a_task_that_never_was_is_not_found(connection: Connection) -> None:
 
 def test_a_second_requeue_finds_it_pending(connection: Connection) -> None:
     task_id = finished(connection)
-
     assert [requeue(connection, task_id) for _ in range(2)] == [
         Requeued.REQUEUED,
         Requeued.STILL_PENDING,
@@ -140,10 +130,8 @@ def test_a_unique_key_taken_meanwhile_refuses_by_name_and_leaves_everything_as_i
     task_id = finished(connection, event, unique_key="k")
     holder = pending_task(connection, unique_key="k")
     before = row_of(connection, task_id, table)
-
     with pytest.raises(UniqueKeyTakenError, match=f"'k' of t is taken by task {holder}"):
         requeue(connection, task_id)
-
     assert row_of(connection, task_id, table) == before
     assert count(connection) == 2
 
@@ -151,9 +139,7 @@ def test_a_unique_key_taken_meanwhile_refuses_by_name_and_leaves_everything_as_i
 def test_the_requeued_task_holds_its_unique_key_again(connection: Connection) -> None:
     task_id = finished(connection, unique_key="k")
     requeue(connection, task_id)
-
     again = pending_task(connection, unique_key="k")
-
     assert (again, again.created) == (task_id, False)
 
 
@@ -161,67 +147,49 @@ def test_a_wish_to_cancel_is_forgotten(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
     settle_one(connection, ending(task, Event.RETRY))
-
     requeue(connection, task.task_id)
-
     assert row_of(connection, task.task_id).cancel_requested_at is None
 
 
-def test_a_task_that_was_skipped_because_it_was_disabled_is_enabled(
-    connection: Connection,
-) -> None:
+def test_a_task_that_was_skipped_when_disabled_is_enabled(connection: Connection) -> None:
     task_id = pending_task(connection, enabled=False)
     sweep(connection, [task_id])
-
     requeue(connection, task_id)
-
     assert row_of(connection, task_id).enabled
 
 
 def test_an_operators_wish_outranks_a_date_that_has_passed(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOON, expires_at=NOON)
     sweep(connection, [task_id], now=NOON)
-
     requeue(connection, task_id, now=LATER)
-
     assert row_of(connection, task_id).expires_at is None
     assert claimed_task(connection, task_id, now=LATER)
 
 
 def test_a_date_that_has_not_passed_stays(connection: Connection) -> None:
     task_id = finished(connection, expires_at=LATER + timedelta(seconds=1))
-
     requeue(connection, task_id, now=LATER)
-
     assert row_of(connection, task_id).expires_at == LATER + timedelta(seconds=1)
 
 
 def test_a_pending_task_is_cancelled_at_once(connection: Connection) -> None:
     task_id = pending_task(connection, failures=1)
-
     assert cancel(connection, task_id, now=NOON) is Cancelled.CANCELLED
-
     row = row_of(connection, task_id, "task_completed")
     assert (row.state, row.finished_at, row.failures) == ("CANCELLED", NOON, 1)
     assert pool_of_task(connection, task_id) == "completed CANCELLED"
 
 
-def test_a_task_of_the_future_is_cancelled_and_keeps_the_time_at_which_it_was_due(
-    connection: Connection,
-) -> None:
+def test_a_cancelled_task_of_the_future_keeps_its_due_time(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON + timedelta(days=9))
-
     cancel(connection, task_id, now=NOON)
-
     row = row_of(connection, task_id, "task_completed")
     assert row.due_at == NOON + timedelta(days=9)
 
 
 def test_a_running_task_is_told_and_goes_on(connection: Connection) -> None:
     task = claimed_task(connection)
-
     assert cancel(connection, task.task_id, now=NOON) is Cancelled.REQUESTED
-
     row = row_of(connection, task.task_id)
     assert (row.state, row.cancel_requested_at) == ("RUNNING", NOON)
     assert row.lease_token == task.fence.token
@@ -230,7 +198,6 @@ def test_a_running_task_is_told_and_goes_on(connection: Connection) -> None:
 def test_the_first_wish_is_the_one_that_is_remembered(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id, now=NOON)
-
     assert cancel(connection, task.task_id, now=NOON + timedelta(1)) is Cancelled.REQUESTED
     assert row_of(connection, task.task_id).cancel_requested_at == NOON
 
@@ -240,7 +207,6 @@ def test_a_finished_task_stays_what_it_is(connection: Connection, event: Event) 
     task = claimed_task(connection)
     settle_one(connection, ending(task, event))
     before = pool_of_task(connection, task.task_id)
-
     assert cancel(connection, task.task_id) is Cancelled.ALREADY_OVER
     assert pool_of_task(connection, task.task_id) == before
 
@@ -251,13 +217,11 @@ def test_a_task_that_never_was_is_not_found_in_cancel(connection: Connection) ->
 
 def test_a_cancelled_task_leaves_no_line_in_the_history(connection: Connection) -> None:
     cancel(connection, pending_task(connection))
-
     assert count(connection, "task_attempt") == 0
 
 
 def test_a_cancelled_tasks_unique_key_is_free_again(connection: Connection) -> None:
     cancel(connection, pending_task(connection, unique_key="k"))
-
     assert pending_task(connection, unique_key="k").created
 
 
@@ -266,9 +230,7 @@ def test_many_are_cancelled_by_name_and_biz_key(connection: Connection) -> None:
     running = claimed_task(connection, name="a", biz_key="order:1")
     other_name = pending_task(connection, "b", biz_key="order:1")
     other_key = pending_task(connection, "a", biz_key="order:2")
-
     done = cancel_many(connection, name="a", biz_key="order:1", now=NOON)
-
     assert done == CancelledMany(cancelled=1, requested=1)
     assert pool_of_task(connection, hit) == "completed CANCELLED"
     assert row_of(connection, running.task_id).cancel_requested_at == NOON
@@ -288,7 +250,6 @@ def test_many_are_cancelled_by_name_and_biz_key(connection: Connection) -> None:
 def test_none_matches_any(connection: Connection, which, number: int) -> None:
     for name, biz_key in (("a", "x"), ("a", "y"), ("b", "x")):
         pending_task(connection, name, biz_key=biz_key)
-
     assert cancel_many(connection, **which).cancelled == number
 
 
@@ -305,9 +266,7 @@ def kept(connection: Connection, task) -> tuple | None:
 
 def test_what_is_kept_is_read_again(connection: Connection) -> None:
     task = claimed_task(connection)
-
     assert save_checkpoint(connection, task.fence, AT_5) is False
-
     assert kept(connection, task) == ({"after": 5}, None, None)
 
 
@@ -316,19 +275,15 @@ def test_what_is_not_said_stays(connection: Connection) -> None:
     save_checkpoint(connection, task.fence, AT_5)
     save_checkpoint(connection, task.fence, HALF)
     assert kept(connection, task) == ({"after": 5}, 0.5, "half")
-
     save_checkpoint(connection, task.fence, NOTHING)
     assert kept(connection, task) == ({"after": 5}, 0.5, "half")
-
     save_checkpoint(connection, task.fence, AT_5._replace(checkpoint=None))
     assert kept(connection, task) == (None, 0.5, "half")
 
 
 def test_nothing_is_written_for_who_says_nothing(connection: Connection) -> None:
     task = claimed_task(connection)
-
     assert save_checkpoint(connection, task.fence, NOTHING) is False
-
     assert kept(connection, task) is None
 
 
@@ -342,7 +297,6 @@ def test_a_stale_fence_keeps_nothing(connection: Connection, wrong: str) -> None
         fence = Fence(fence.task_id, 1, claimed_task(connection).fence.token)
     else:
         release(connection, [fence])
-
     assert save_checkpoint(connection, fence, AT_5) is None
     assert kept(connection, task) is None
 
@@ -350,13 +304,10 @@ def test_a_stale_fence_keeps_nothing(connection: Connection, wrong: str) -> None
 def test_it_tells_who_shall_stop(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel(connection, task.task_id)
-
     assert save_checkpoint(connection, task.fence, AT_5) is True
 
 
-def test_nobody_else_has_the_row_until_the_commit_and_the_renewal_does_not_wait(
-    engine: Engine,
-) -> None:
+def test_nobody_else_has_the_row_until_the_commit_no_renewal_waits(engine: Engine) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection)
     with two(engine) as (a, b):
@@ -406,7 +357,6 @@ def test_of_a_task_that_is_nowhere_nothing_stays(connection: Connection) -> None
     task = claimed_task(connection)
     save_checkpoint(connection, task.fence, AT_5)
     connection.execute(text("DELETE FROM task_pending"))
-
     assert prune_checkpoints(connection, 10, now=datetime.now(UTC) + timedelta(hours=2)) == 1
 
 
@@ -415,8 +365,6 @@ def test_the_next_attempt_finds_it(connection: Connection) -> None:
     task = claimed_task(connection, task_id)
     save_checkpoint(connection, task.fence, AT_5)
     release(connection, [task.fence])
-
     (again,) = claim(connection, [task_id], claimer(), task.fence.token)
-
     assert again.fence.attempt == 2
     assert kept(connection, again) == ({"after": 5}, None, None)

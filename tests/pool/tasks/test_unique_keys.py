@@ -49,7 +49,6 @@ class TestWhatCountsAsTaken:
     def test_a_pending_task_has_its_key(self, connection: Connection, scope: str) -> None:
         first = made(connection, scope)
         again = made(connection, scope)
-
         assert (first.created, first.outcome) == (True, CreateOutcome.CREATED)
         assert (again, again.created, again.outcome) == (first, False, CreateOutcome.EXISTING)
         assert count(connection) == 1
@@ -60,14 +59,12 @@ class TestWhatCountsAsTaken:
     ) -> None:
         first = made(connection, scope)
         run(connection, first)
-
         assert made(connection, scope).created is (scope == "queued")
 
     @pytest.mark.parametrize("scope", SCOPES)
     def test_one_that_waits_for_its_retry_has_it(self, connection: Connection, scope: str) -> None:
         first = made(connection, scope)
         run(connection, first, Event.RETRY, wait=HOUR, failures=1)
-
         assert made(connection, scope) == first
 
     @pytest.mark.parametrize("end", [Event.SUCCEED, Event.FAIL])
@@ -77,7 +74,6 @@ class TestWhatCountsAsTaken:
     ) -> None:
         first = made(connection, scope)
         run(connection, first, end)
-
         again = made(connection, scope)
         assert again.created is (scope not in LASTING)
         assert again.created or again == first
@@ -86,7 +82,6 @@ class TestWhatCountsAsTaken:
     def test_one_that_was_cancelled_likewise(self, connection: Connection, scope: str) -> None:
         first = made(connection, scope)
         cancel(connection, first)
-
         assert made(connection, scope).created is (scope not in LASTING)
 
     @pytest.mark.parametrize("scope", SCOPES)
@@ -94,14 +89,12 @@ class TestWhatCountsAsTaken:
         first = made(connection, scope)
         run(connection, first, Event.FAIL)
         requeue(connection, first, now=NOON)
-
         assert made(connection, scope) == first
 
-    def test_a_period_is_over_by_the_databases_clock_even_while_its_task_waits(
+    def test_a_period_ends_by_the_databases_clock_while_its_task_waits(
         self, connection: Connection
     ) -> None:
         first = made(connection, "for_period 1h")
-
         assert made(connection, "for_period 1h", now=NOON + HOUR - timedelta(seconds=1)) == first
         second = made(connection, "for_period 1h", now=NOON + HOUR)
         assert second.created
@@ -109,24 +102,19 @@ class TestWhatCountsAsTaken:
 
     def test_a_period_without_now_is_counted_from_the_create(self, connection: Connection) -> None:
         made(connection, "for_period 90", now=None)
-
         left = connection.execute(text("SELECT until - statement_timestamp() FROM task_key"))
         assert timedelta(seconds=60) < left.scalar_one() <= timedelta(seconds=90)
 
     @pytest.mark.parametrize("scope", SCOPES)
     def test_a_key_belongs_to_its_name(self, connection: Connection, scope: str) -> None:
         made(connection, scope)
-
         assert made(connection, scope, name="other").created
         assert made(connection, scope, key="other").created
 
     @pytest.mark.parametrize("scope", ["queued", *LASTING])
-    def test_the_scope_of_who_has_a_key_says_how_long(
-        self, connection: Connection, scope: str
-    ) -> None:
+    def test_the_scope_says_how_long_it_is_taken(self, connection: Connection, scope: str) -> None:
         first = made(connection, "forever")
         run(connection, first, Event.SUCCEED)
-
         assert made(connection, scope) == first
 
     @pytest.mark.parametrize("scope", SCOPES)
@@ -134,7 +122,6 @@ class TestWhatCountsAsTaken:
         savepoint = connection.begin_nested()
         made(connection, scope)
         savepoint.rollback()
-
         assert made(connection, scope).created
 
     @pytest.mark.parametrize("scope", ["queued", *LASTING])
@@ -144,9 +131,7 @@ class TestWhatCountsAsTaken:
         plain = create_one(
             connection, validate_task(NewTask("t", {"n": 1}, options), None, 65536), now=NOON
         )
-
         task_id = made(connection, scope, {"n": 1}, **options)
-
         first, second = (row_of(connection, i)._asdict() for i in (plain, task_id))
         different = {k for k in first if first[k] != second[k]}
         assert different == {"id", "idempotency_key"}
@@ -154,21 +139,15 @@ class TestWhatCountsAsTaken:
 
 class TestPolicies:
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_raise_names_the_holder_and_writes_nothing(
-        self, connection: Connection, scope: str | None
-    ) -> None:
+    def test_raise_names_the_holder_only(self, connection: Connection, scope: str | None) -> None:
         first = made(connection, scope)
-
         with pytest.raises(UniqueKeyTakenError, match=f"'k' of t is taken by task {first}") as e:
             made(connection, scope, on_conflict="raise")
-
         assert (e.value.holder, e.value.name, e.value.unique_key) == (first, "t", "k")
         assert count(connection) == 1
 
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_raise_creates_where_the_key_is_free(
-        self, connection: Connection, scope: str | None
-    ) -> None:
+    def test_raise_creates_if_it_is_free(self, connection: Connection, scope: str | None) -> None:
         assert made(connection, scope, on_conflict="raise").created
 
     @pytest.mark.parametrize("scope", [None, *SCOPES])
@@ -197,9 +176,7 @@ class TestPolicies:
         first = made(connection, scope, {"n": 1}, delay=60)
         connection.execute(text("UPDATE task_pending SET parked = 'why', scan_at = due_at + '9s'"))
         before = row_of(connection, first)._asdict()
-
         again = made(connection, scope, {"n": 2}, on_conflict="reschedule", delay=90)
-
         assert (again, again.created, again.outcome) == (first, False, CreateOutcome.RESCHEDULED)
         due = NOON + timedelta(seconds=90)
         changed = {"due_at": due, "scan_at": due, "parked": None, "changed_at": NOON}
@@ -207,9 +184,7 @@ class TestPolicies:
 
     def test_reschedule_goes_by_run_at_too_and_may_be_sooner(self, connection: Connection) -> None:
         first = made(connection, None, delay="2h")
-
         made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR)
-
         assert row_of(connection, first).due_at == NOON + HOUR
 
     @pytest.mark.parametrize("scope", [None, "queued", "until_terminal", "forever"])
@@ -224,7 +199,6 @@ class TestPolicies:
             row = row_of(connection, task_id)
             assert row.scan_at == row.due_at
             dues.append((row.due_at - NOON).total_seconds())
-
         assert dues == [5, 9, 12, 12]
         assert count(connection) == 1
 
@@ -232,16 +206,12 @@ class TestPolicies:
         """A request that makes it due now would send it behind all that are due."""
         debounce = {"on_conflict": "reschedule", "delay": "5s", "max_wait": "12s"}
         first = made(connection, None, **debounce)
-
         made(connection, None, now=NOON + HOUR, **debounce)
-
         assert row_of(connection, first).due_at == NOON + timedelta(seconds=12)
 
     def test_the_longest_wait_bounds_an_instant_too(self, connection: Connection) -> None:
         first = made(connection, None)
-
         made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR, max_wait="1m")
-
         assert row_of(connection, first).due_at == NOON + timedelta(minutes=1)
 
     @pytest.mark.parametrize(("delay", "due"), [("2h", HOUR), ("5m", timedelta(minutes=5))])
@@ -251,13 +221,11 @@ class TestPolicies:
         """Else a steady stream would keep it from its retry; its creation may be long ago."""
         first = made(connection, None)
         run(connection, first, Event.RETRY, wait=HOUR, failures=1)
-
         made(connection, None, on_conflict="reschedule", delay=delay, max_wait="3h")
-
         assert row_of(connection, first).due_at == NOON + due
 
     @pytest.mark.parametrize("retries", [False, True])
-    def test_the_longest_wait_bounds_the_date_of_a_held_task(
+    def test_the_longest_wait_bounds_held_ones(
         self, connection: Connection, *, retries: bool
     ) -> None:
         """Its ``due_at`` lies in the year 9899, and is no bound."""
@@ -265,23 +233,17 @@ class TestPolicies:
         if retries:
             run(connection, first, Event.RETRY, wait=MINUTE, failures=1)
         amend(connection, BulkAction.HOLD, [first], now=NOON)
-
         made(connection, None, on_conflict="reschedule", run_at=NOON + HOUR, max_wait="1m")
         amend(connection, BulkAction.RELEASE, [first], now=NOON)
-
         assert row_of(connection, first).due_at == NOON + MINUTE
 
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_what_runs_is_left_alone(
-        self, connection: Connection, scope: str | None, policy: str
-    ) -> None:
+    def test_what_runs_stays(self, connection: Connection, scope: str | None, policy: str) -> None:
         first = made(connection, scope, {"n": 1})
         run(connection, first)
         before = row_of(connection, first)
-
         again = made(connection, scope, {"n": 2}, on_conflict=policy, delay=60)
-
         assert row_of(connection, first) == before
         if scope == "queued":
             assert (again.created, row_of(connection, again).payload) == (True, {"n": 2})
@@ -290,27 +252,21 @@ class TestPolicies:
 
     @pytest.mark.parametrize("policy", ["replace_payload", "reschedule"])
     @pytest.mark.parametrize("scope", LASTING)
-    def test_what_is_over_is_left_alone(
-        self, connection: Connection, scope: str, policy: str
-    ) -> None:
+    def test_what_is_over_is_left(self, connection: Connection, scope: str, policy: str) -> None:
         first = made(connection, scope, {"n": 1})
         run(connection, first, Event.SUCCEED)
-
         again = made(connection, scope, {"n": 2}, on_conflict=policy)
-
         assert (again, again.outcome) == (first, CreateOutcome.EXISTING)
         assert row_of(connection, first, "task_completed").payload == {"n": 1}
 
 
 class TestMany:
     @pytest.mark.parametrize("scope", [None, *SCOPES])
-    def test_of_duplicates_in_one_call_the_first_is_created(
+    def test_of_duplicates_the_first_is_new(
         self, connection: Connection, scope: str | None
     ) -> None:
         rows = [keyed(scope, {"n": n}, key) for n, key in enumerate("abacab")]
-
         ids = create_many(connection, rows)
-
         assert [i.created for i in ids] == [True, True, False, True, False, False]
         assert ids[2] == ids[4] == ids[0]
         assert ids[5] == ids[1]
@@ -321,9 +277,7 @@ class TestMany:
         self, connection: Connection, scope: str | None
     ) -> None:
         rows = [keyed(scope, {"n": n}, on_conflict="replace_payload") for n in range(3)]
-
         ids = create_many(connection, rows)
-
         assert [i.outcome for i in ids] == ["created", "replaced", "replaced"]
         assert row_of(connection, ids[0]).payload == {"n": 2}
 
@@ -366,9 +320,7 @@ class TestMany:
     def test_more_keys_than_one_statement_holds(self, connection: Connection) -> None:
         keys = CHUNK + 8
         rows = [keyed("forever", {"n": n}, f"k{n % keys}") for n in range(keys + 12)]
-
         ids = create_many(connection, rows)
-
         assert [i.created for i in ids] == [True] * keys + [False] * 12
         assert ids[keys:] == ids[:12]
         made = text("SELECT array_agg(payload['n']::int ORDER BY id) FROM task_pending")
@@ -394,7 +346,6 @@ class TestPrune:
 
     def test_no_more_than_was_asked_for(self, connection: Connection) -> None:
         create_many(connection, [keyed("for_period 1s", key=str(n)) for n in range(5)], now=NOON)
-
         assert unique_keys.prune_keys(connection, 3, now=NOON + HOUR) == 3
         assert unique_keys.prune_keys(connection, 3, now=NOON + HOUR) == 2
 
@@ -428,7 +379,6 @@ class TestPrune:
 def test_nonsense_is_refused_with_its_path(options: dict, path: str) -> None:
     with pytest.raises(InvalidTaskError) as refused:
         validate_task(NewTask("t", None, options), None, 65536)
-
     assert refused.value.path == path
 
 
@@ -436,6 +386,5 @@ def test_hostile_keys_are_values_like_any_other(connection: Connection) -> None:
     for scope in SCOPES:
         key = f"'; DROP TABLE task_key; --%s %(name)s {scope}"
         first = made(connection, scope, key=key)
-
         assert made(connection, scope, key=key, on_conflict="replace_payload") == first
         assert create_many(connection, [keyed(scope, key=key)], now=NOON) == [first]
