@@ -97,7 +97,6 @@ def test_the_engine_of_the_guide_prepares_nothing(
 ) -> None:
     plain = create_engine(database_url)
     engine = database(database_url).engine
-
     assert prepared(plain) > 0
     assert prepared(engine) == 0
     plain.dispose()

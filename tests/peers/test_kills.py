@@ -100,9 +100,7 @@ def make(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Make]:
         schema.__exit__(None, None, None)
 
 
-def kill_while_it_runs(
-    shop: Shop, *worker: str, ready: Callable[[], bool] = lambda: True
-) -> None:
+def kill_while_it_runs(shop: Shop, *worker: str, ready: Callable[[], bool] = lambda: True) -> None:
     """Kill the worker, and what it started, with SIGKILL when it runs the job and is `ready`."""
     with shop.serving(*worker) as process:
         until(lambda: runs(shop) == 1 and ready(), 30, "a run")

@@ -293,14 +293,12 @@ def test_what_a_run_creates_is_hinted_to_nobody(
 
     @handler("child", registry=registry)
     def child(ctx: TaskContext) -> None: ...
-
     @handler("parent", registry=registry)
     def parent(ctx: TaskContext) -> None:
         create_task(ctx.session, child)
         ctx.commit()
 
     create_task(session, parent)
-
     assert len(drain(session, registry=registry).assert_succeeded()) == 2
     assert told(ear) == []
 

@@ -59,9 +59,7 @@ class Mail:
 
 def test_what_was_created_is_seen_before_any_commit(session: Session, engine: Engine) -> None:
     task_id = create_task(session, "points.grant", {"order_id": 7})
-
     (task,) = created(session)
-
     assert (task.id, task.name, task.payload) == (task_id, "points.grant", {"order_id": 7})
     with engine.connect() as other:
         assert count(other) == 0
@@ -69,13 +67,11 @@ def test_what_was_created_is_seen_before_any_commit(session: Session, engine: En
 
 def test_on_a_connection(connection: Connection) -> None:
     create_task(connection, "a")
-
     assert [task.name for task in created(connection)] == ["a"]
 
 
 def test_on_a_connection_of_psycopg(raw: psycopg.Connection) -> None:
     create_task(raw, "a", {"n": 1})
-
     assert assert_created(raw, "a", {"n": 1})[0].state is State.PENDING
 
 
@@ -95,13 +91,11 @@ def test_in_an_async_session(engine: Engine, database_url: str) -> None:
 def test_the_oldest_comes_first(session: Session) -> None:
     for number in range(3):
         create_task(session, "a", {"n": number})
-
     assert [task.payload["n"] for task in created(session)] == [0, 1, 2]
 
 
 def test_a_dict_need_not_be_the_whole_payload(session: Session) -> None:
     create_task(session, "a", {"order": {"id": 7, "sum": 1}, "note": "x"})
-
     assert created(session, "a", {"order": {"id": 7}})
     assert not created(session, "a", {"order": {"id": 8}})
     assert not created(session, "a", {"gift": None})
@@ -115,7 +109,6 @@ def test_models_and_dataclasses_are_compared_as_they_are_stored(
 
     create_task(session, grant, Points(order_id=7))
     create_task(session, "mail.send", Mail("a@example.org"))
-
     assert_created(session, grant, Points(order_id=7), count=1)
     assert_created(session, "mail.send", Mail("a@example.org"), count=1)
     assert_created(session, "points.grant", Points(order_id=8), count=0)
@@ -126,7 +119,6 @@ def test_a_payload_that_is_no_object_is_found(session: Session, registry: Regist
     def add(ctx: object, payload: list[int]) -> None: ...
 
     create_task(session, add, [1, 2])
-
     assert_created(session, add, [1, 2], count=1)
 
 
@@ -152,14 +144,12 @@ def test_each_option_can_be_asserted(
     session: Session, option: str, value: object, other: object
 ) -> None:
     create_task(session, "a", None, **{option: value})  # type: ignore[arg-type]
-
     assert_created(session, "a", **{option: value})  # type: ignore[arg-type]
     assert_created(session, "a", count=0, **{option: other})  # type: ignore[arg-type]
 
 
 def test_a_function_may_decide(session: Session) -> None:
     create_task(session, "a", {"sum": 12})
-
     assert_created(session, "a", test=lambda task: task.payload["sum"] > 10)
     assert_created(session, "a", count=0, test=lambda task: task.payload["sum"] > 20)
 
@@ -193,7 +183,6 @@ def test_it_says_so_if_nothing_was_created(session: Session) -> None:
 def test_count_is_exact(session: Session) -> None:
     create_task(session, "a")
     create_task(session, "a")
-
     assert len(assert_created(session, "a", count=2)) == 2
     with pytest.raises(AssertionError, match="2 instead of 1 were created of a"):
         assert_created(session, "a", count=1)
@@ -223,18 +212,14 @@ def test_it_leaves_nothing_but_the_version(session: Session, registry: Registry)
     set_limit(session, "queue", "mail", most=5)
     drain(session, registry=registry)
     assert len(left(session)) > 5
-
     empty_pool(session)
-
     assert left(session) == {}
     assert session.execute(text("SELECT count(*) FROM tasks_app_version")).scalar() == 1
 
 
 def test_on_a_connection_of_psycopg_in_empty_pool(raw: psycopg.Connection) -> None:
     create_task(raw, "a")
-
     empty_pool(raw)
-
     assert created(raw) == []
 
 
@@ -246,9 +231,7 @@ def test_large_tables_are_truncated(session: Session) -> None:
             f" repeat('x', 200)) FROM generate_series(1, {number})"
         )
     )
-
     empty_pool(session)
-
     assert left(session) == {}
 
 
@@ -372,7 +355,6 @@ with connection.cursor() as cursor:
 @pytest.mark.test_all
 def test_a_test_case_creates_drains_and_rolls_back(bench: Bench) -> None:  # noqa: F811
     done = in_django(bench, CASE)
-
     assert done.returncode == 0, done.stderr
 
 
@@ -484,7 +466,6 @@ def test_databases_are_dropped_those_of_a_killed_session_too(given: str, databas
 def test_a_pool_is_empty_within_twenty_milliseconds(given: str) -> None:
     """Of 40 the fastest: others work on this machine, too."""
     took = [float(s) for s in re.findall(r"^([\d.]+)s setup .*test_emptied", given, re.M)]
-
     assert len(took) == 40
     assert min(took) <= 0.02
 
@@ -492,7 +473,6 @@ def test_a_pool_is_empty_within_twenty_milliseconds(given: str) -> None:
 @pytest.mark.test_all
 def test_on_an_embedded_server(tmp_path: Path) -> None:
     done = users_tests(tmp_path, USERS)
-
     assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -505,5 +485,4 @@ def test_it_costs_nothing_where_it_is_not_used() -> None:
         text=True,
         check=True,
     )
-
     assert done.stdout.strip() == "light"

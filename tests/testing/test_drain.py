@@ -85,7 +85,6 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry)
         ctx.connection.execute(NOTE, {"text": "connection"})
 
     create_task(raw, write)
-
     assert len(drain(raw, registry=registry).assert_succeeded()) == 1
     assert raw.execute("SELECT count(*) FROM note").fetchone() == (2,)
     assert raw.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
@@ -94,14 +93,12 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry)
 def test_a_connection_in_autocommit_is_refused(raw: psycopg.Connection, registry: Registry) -> None:
     raw.rollback()
     raw.set_autocommit(True)
-
     with pytest.raises(InvalidConnectionError, match="autocommit"):
         drain(raw, registry=registry)
 
 
 def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-
     with (
         autocommit.connect() as connection,
         pytest.raises(InvalidConnectionError, match="autocommit"),
@@ -112,7 +109,6 @@ def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
 def test_another_driver_is_refused(database_url: str, registry: Registry) -> None:
     engine = create_engine(database_url, poolclass=NullPool)
     engine.dialect.driver = "pg8000"
-
     with engine.connect() as connection, pytest.raises(InvalidConnectionError, match="of pg8000"):
         drain(connection, registry=registry)
 
@@ -150,7 +146,6 @@ def test_an_error_of_the_database_spoils_its_run_alone(noted: Session, registry:
         ctx.connection.execute(NOTE, {"text": "x"})
 
     create_task(noted, twice)
-
     (failed,) = drain(noted, registry=registry).failed
     assert failed.error is not None
     assert "UniqueViolation" in failed.error or "IntegrityError" in failed.error
@@ -167,7 +162,6 @@ def test_what_the_session_still_holds_is_written_with_the_outcome(
     create_task(noted, write)
     create_task(noted, write)
     drained = drain(noted, registry=registry)
-
     assert drained.counts == {"SUCCEEDED": 1, "FAILED": 1}
 
 
@@ -181,7 +175,6 @@ def test_a_commit_by_the_handler_fails_it_as_in_a_worker(
 
     create_task(noted, write)
     (failed,) = drain(noted, registry=registry).failed
-
     assert "commits together" in str(failed.error)
     assert notes(noted) == []
 
@@ -226,7 +219,6 @@ def test_each_outcome_leads_where_it_does_in_a_worker(
 
     task_id = create_task(session, end)
     drained = drain(session, registry=registry)
-
     assert drained.tasks[task_id].state is state
     task = get_task(session, task_id)
     assert task is not None
@@ -242,7 +234,6 @@ def test_tasks_that_tasks_create_are_run_too(session: Session, registry: Registr
     def second(ctx: TaskContext) -> None: ...
 
     create_task(session, first)
-
     assert [run.name for run in drain(session, registry=registry)] == ["first", "second"]
 
 
@@ -255,7 +246,6 @@ def test_names_that_nobody_knows_and_other_queues_stay(
     create_task(session, "unknown")
     create_task(session, one)
     create_task(session, one, queue="other")
-
     assert len(drain(session, registry=registry, queues=["default"])) == 1
     assert_created(session, state="PENDING", count=2)
 
@@ -265,7 +255,6 @@ def test_what_expired_or_is_disabled_is_in_the_record(session: Session, registry
     def one(ctx: TaskContext) -> None: ...
 
     create_task(session, one, enabled=False)
-
     (aside,) = drain(session, registry=registry).set_aside
     assert (aside.state, aside.attempt) == (State.SKIPPED, 0)
 
@@ -280,7 +269,6 @@ def test_an_order_key_is_kept(session: Session, registry: Registry) -> None:
     create_task(session, some, {"behind": True}, order_key="o")
     create_task(session, some, {"other": True})
     drained = drain(session, registry=registry)
-
     assert drained.counts == {"PENDING": 1, "SUCCEEDED": 1}
     assert_created(session, payload={"behind": True}, state="PENDING")
 
@@ -290,7 +278,6 @@ def test_a_cancelled_task_does_not_run(session: Session, registry: Registry) -> 
     def one(ctx: TaskContext) -> None: ...
 
     cancel_task(session, create_task(session, one))
-
     assert len(drain(session, registry=registry)) == 0
 
 
@@ -305,7 +292,6 @@ def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
 
     create_task(noted, write)
     (run,) = drain(noted, registry=registry).assert_succeeded().succeeded
-
     assert run.result == 2
     assert notes(noted) == ["a", "b"]
 
@@ -313,7 +299,6 @@ def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
 def test_a_loop_that_runs_already_is_said(session: Session, registry: Registry) -> None:
     @handler("a", registry=registry)
     async def some(ctx: AsyncTaskContext) -> None: ...
-
     async def scene() -> None:
         with pytest.raises(RuntimeError, match="await adrain"):
             drain(session, registry=registry)
@@ -384,7 +369,6 @@ def test_objects_of_the_test_see_what_handlers_wrote(noted: Session, registry: R
     noted.add(remark)
     create_task(noted, write)
     drain(noted, registry=registry)
-
     assert remark.body == "new"
 
 
@@ -396,7 +380,6 @@ def test_an_assertion_says_what_did_not_succeed(session: Session, registry: Regi
     task_id = create_task(session, bad)
     with pytest.raises(AssertionError) as failure:
         drain(session, registry=registry).assert_succeeded()
-
     assert str(failure.value) == (
         "1 of 1 tasks did not succeed:\n"
         f"  mail.send ({task_id}, attempt 1) is PENDING, due again in 1h: "
@@ -482,9 +465,7 @@ def test_a_late_write_is_there_if_the_run_succeeds(
             raise ValueError
 
     create_task(noted, "a")
-
     drain(noted, registry=registry)
-
     assert notes(noted) == ([] if fails else ["late"])
 
 
@@ -496,7 +477,6 @@ def test_a_success_that_leaves_no_row_is_in_the_record(
         return {"n": 1}
 
     task_id = create_task(session, one)
-
     (run,) = drain(session, registry=registry).succeeded
     assert (run.task_id, run.result) == (task_id, None)
     assert get_task(session, task_id) is None
@@ -512,7 +492,6 @@ def name(registry: Registry) -> str:
 
 def test_a_delay_passes(session: Session, registry: Registry, name: str) -> None:
     create_task(session, name, delay="2h")
-
     travel("119m", session)
     assert len(drain(session, registry=registry)) == 0
     travel("1m", session)
@@ -541,20 +520,16 @@ def test_each_retry_comes_in_its_turn(session: Session, registry: Registry) -> N
 def test_a_task_expires(session: Session, registry: Registry, name: str) -> None:
     now = database_now(session.connection())
     create_task(session, name, delay="2h", expires_at=now + timedelta(hours=1))
-
     travel("2h", session)
-
     assert drain(session, registry=registry).set_aside[0].state is State.EXPIRED
 
 
 def test_a_lease_ends(session: Session, registry: Registry, name: str) -> None:
     task_id = create_task(session, name)
     claimed_task(session.connection(), task_id, name=name)
-
     travel("1m", session)
     rescued = drain(session, registry=registry)
     travel("1m", session)
-
     first, *more = rescued
     assert first.state is State.PENDING
     assert [*more, *drain(session, registry=registry)]  # it is due within seconds
@@ -563,7 +538,6 @@ def test_a_lease_ends(session: Session, registry: Registry, name: str) -> None:
 def test_a_unique_period_ends(session: Session) -> None:
     options: Any = {"unique_key": "u", "unique_scope": "for_period 1h"}
     create_task(session, "a", None, **options)
-
     assert not create_task(session, "a", None, **options).created
     travel("1h", session)
     assert create_task(session, "a", None, **options).created
@@ -572,7 +546,6 @@ def test_a_unique_period_ends(session: Session) -> None:
 def test_a_pause_ends(session: Session, registry: Registry, name: str) -> None:
     create_task(session, name)
     pause_queue(session, "default", resume_in="1h")
-
     assert len(drain(session, registry=registry)) == 0
     travel("1h", session)
     assert drain(session, registry=registry).succeeded
@@ -582,9 +555,7 @@ def test_a_schedule_fires_once_for_each_instant(
     session: Session, registry: Registry, name: str
 ) -> None:
     create_schedule(session, "s", name, every="1h", overlap="allow")
-
     travel("3h", session)
-
     assert len(drain(session, registry=registry).succeeded) == 3
 
 
@@ -597,7 +568,6 @@ def test_travels_add_up_for_schedules(session: Session, registry: Registry, name
     for _ in range(13):
         travel("2h", session)
         numbers.append(len(drain(session, registry=registry).succeeded))
-
     assert numbers == [1, *[0] * 11, 1]
 
 
@@ -606,13 +576,11 @@ def test_a_schedule_that_a_handler_declares_fires(session: Session, registry: Re
     def nightly(ctx: TaskContext) -> None: ...
 
     travel("1d", session, registry=registry)
-
     assert [run.name for run in drain(session, registry=registry)] == ["nightly"]
 
 
 def test_a_schedule_that_fires_too_often_is_said(session: Session, name: str) -> None:
     create_schedule(session, "s", name, every="1s", overlap="allow", missed="skip")
-
     with pytest.raises(ValueError, match="more than 10 instants"):
         travel("1h", session, most_instants=10)
 
@@ -623,7 +591,6 @@ def test_what_is_committed_travels_too(
     settings = Settings(database_url=database_url)
     with engine.begin() as connection:
         create_task(connection, name, delay="2h")
-
     assert len(drain(settings, registry=registry)) == 0
     travel("2h", settings=settings)
     assert len(drain(settings, registry=registry).succeeded) == 1
@@ -645,9 +612,7 @@ def test_in_an_async_test_in_travel(
 
 def test_what_was_delayed_can_still_be_asserted(session: Session) -> None:
     create_task(session, "a", delay="2h")
-
     travel("1h", session)
-
     assert_created(session, "a", delay="2h")
 
 

@@ -80,10 +80,8 @@ def test_a_run_fails_after_its_handler_and_is_tried_again(
 ) -> None:
     where, act = place
     create_task(where, name)
-
     fail_next(name, ValueError("no"))
     drained = act()
-
     assert [(run.attempt, run.state, run.error) for run in drained] == [
         (1, State.PENDING, "ValueError: no"), (2, State.SUCCEEDED, None)
     ]  # fmt: skip
@@ -95,10 +93,8 @@ def test_a_run_fails_after_its_handler_and_is_tried_again(
 def test_or_instead_of_its_handler(place: Place, calls: list[Any]) -> None:
     where, act = place
     create_task(where, "a")
-
     fail_next("a", ConnectionResetError, times=2, when="before")
     drained = act()
-
     assert [run.state for run in drained] == [State.PENDING, State.PENDING, State.SUCCEEDED]
     assert len(calls) == 1
 
@@ -126,10 +122,8 @@ def test_a_task_whose_process_died_is_rescued_and_run_again(
 def test_a_task_that_kills_its_process_each_time_fails(place: Place, calls: list[Any]) -> None:
     where, act = place
     create_task(where, "a")
-
     crash_next("a", times=9, when="before")
     drained = act()
-
     assert [run.state for run in drained] == [*[State.PENDING] * 4, State.FAILED]
     assert not calls
 
@@ -143,7 +137,6 @@ def test_what_must_not_run_twice_fails_with_an_unknown_outcome(
     create_task(session, once)
     crash_next(once)
     (failed,) = drain(session, registry=registry).failed
-
     assert str(failed.error).startswith("outcome unknown: ")
 
 
@@ -153,7 +146,6 @@ def test_other_names_are_spared(session: Session, registry: Registry, calls: lis
 
     create_task(session, other)
     crash_next("a")
-
     drain(session, registry=registry).assert_succeeded()
 
 

@@ -86,7 +86,6 @@ def test_a_created_task_is_run_with_its_payload(session: Session, registry: Regi
 
     task_id = create_task(session, told, {"n": 1}, biz_key="order:7")
     (task,) = created(session)
-
     assert run(task, session=session, registry=registry) == [task_id, "order:7", {"n": 1}]
 
 
@@ -94,7 +93,6 @@ def test_a_task_in_sql_is_run_in_the_session_of_the_test(
     noted: Session, registry: Registry
 ) -> None:
     note = sql_handler("note", NOTE, registry=registry)
-
     assert run(note, {"text": "it's"}, session=noted) == {"rows": 1}
     assert note(make_context(session=noted), {"text": ":text"}) == {"rows": 1}
     assert notes(noted) == [":text", "it's"]
@@ -107,7 +105,6 @@ def test_the_handler_writes_in_the_session_of_the_test(noted: Session, registry:
         ctx.connection.execute(text(NOTE), {"text": "connection"})
 
     run(write, session=noted)
-
     assert notes(noted) == ["connection", "session"]
 
 
@@ -119,7 +116,6 @@ def test_what_it_wrote_is_undone_when_it_raises(noted: Session, registry: Regist
 
     with pytest.raises(ValueError):  # noqa: PT011
         run(write, session=noted)
-
     assert notes(noted) == []
 
 
@@ -142,7 +138,6 @@ def test_on_a_connection(connection: Connection, registry: Registry) -> None:
         ctx.session.execute(text("CREATE TABLE note (text text)"))
 
     run(write, session=connection)
-
     assert connection.execute(text("SELECT count(*) FROM note")).scalar() == 0
 
 
@@ -152,7 +147,6 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry)
         ctx.session.execute(text("CREATE TABLE note (text text)"))
 
     run(write, session=raw)
-
     row = raw.execute("SELECT count(*) FROM note").fetchone()
     assert row == (0,)
     raw.rollback()
@@ -212,7 +206,6 @@ def test_a_context_says_what_it_was_told() -> None:
         name="a", task_id=7, attempt=2, failures=1, biz_key="x", headers={"t": 1}, timeout="10s",
         cancelled=True, stopping=True, checkpoint={"page": 3},
     )  # fmt: skip
-
     assert (ctx.name, ctx.task_id, ctx.attempt, ctx.failures) == ("a", 7, 2, 1)
     assert (ctx.biz_key, ctx.headers, ctx.cancelled, ctx.stopping) == ("x", {"t": 1}, True, True)
     assert ctx.remaining is not None
@@ -230,7 +223,6 @@ def test_a_context_refuses_what_no_context_has() -> None:
 def test_its_log_names_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         make_context(name="a", task_id=7).log.info("hello")
-
     assert caplog.messages == ["task 7 (a), attempt 1: hello"]
 
 
@@ -241,10 +233,8 @@ def test_without_a_session_it_says_how_to_give_one() -> None:
 
 def test_a_commit_keeps_the_checkpoint_in_the_context(noted: Session) -> None:
     ctx = make_context(noted)
-
     ctx.session.execute(text(NOTE), {"text": "a"})
     ctx.commit({"page": 1})
-
     assert ctx.checkpoint == {"page": 1}
     assert noted.in_transaction()
 
@@ -252,10 +242,8 @@ def test_a_commit_keeps_the_checkpoint_in_the_context(noted: Session) -> None:
 def test_chunks_and_locks_work_in_it(noted: Session) -> None:
     noted.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
     ctx = make_context(noted)
-
     with ctx.locks(exclusive="a"):
         pages = list(ctx.chunks("SELECT text FROM note", key="text", size=2))
-
     assert [len(page) for page in pages] == [2, 2, 1]
 
 
@@ -280,7 +268,6 @@ def test_a_late_write_is_there_at_once(noted: Session, registry: Registry) -> No
         ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
 
     run(write, session=noted)
-
     assert noted.execute(text("SELECT text FROM note")).scalars().all() == ["late"]
 
 
