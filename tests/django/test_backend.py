@@ -66,11 +66,7 @@ def test_a_call_and_its_result(site: Bench, calls: Any, signals: Any) -> None:
     assert (result.status, result.return_value, result.attempts) == (Status.SUCCESSFUL, 5, 1)
     assert result.enqueued_at <= result.started_at <= result.finished_at
     assert calls.add.get_result(result.id) == result
-    assert signals == [
-        ("enqueued", "READY"),
-        ("started", "RUNNING"),
-        ("finished", "SUCCESSFUL"),
-    ]
+    assert signals == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "SUCCESSFUL")]
 
 
 def test_a_context_and_effects_through_the_orm(site: Bench, calls: Any) -> None:

@@ -13,14 +13,7 @@ import yaml
 from celery.app.defaults import DEFAULTS
 from sqlalchemy import Connection
 
-from tasks_app import (
-    NewTask,
-    cancel_task,
-    create_group,
-    create_task,
-    create_tasks,
-    get_task,
-)
+from tasks_app import NewTask, cancel_task, create_group, create_task, create_tasks, get_task
 from tasks_app.broker.worker_pool import PATIENCE_S
 from tasks_app.domain.alerts import RULE_EXAMPLES
 from tasks_app.domain.config.settings import Settings

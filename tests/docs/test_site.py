@@ -35,10 +35,7 @@ RULES = {
     },
 }
 QUESTIONS = {
-    "celery/celery#2856": (
-        "two celery beat instances generate duplicated tasks",
-        "schedules.html",
-    ),
+    "celery/celery#2856": ("two celery beat instances generate duplicated tasks", "schedules.html"),
     "celery/celery#5935": (
         "Long running jobs redelivering after broker visibility timeout with celery and redis",
         "operations/brokers.html",
@@ -59,18 +56,12 @@ QUESTIONS = {
         "Rate limiting the number of processed jobs concurrently",
         "operations/limits.html#rate-and-concurrency-limits",
     ),
-    "rails/solid_queue#278": (
-        "Best way to delete finished jobs",
-        "operations/maintenance.html",
-    ),
+    "rails/solid_queue#278": ("Best way to delete finished jobs", "operations/maintenance.html"),
     "sidekiq/sidekiq#510": (
         "Custom exponential backoff / retry delay",
         "retries.html#how-long-to-wait",
     ),
-    "timgit/pg-boss#551": (
-        "possible to pause a queue?",
-        "operations/pause.html#pause",
-    ),
+    "timgit/pg-boss#551": ("possible to pause a queue?", "operations/pause.html#pause"),
 }
 """Titles of threads in the trackers of other systems, as people wrote them, and who answers."""
 

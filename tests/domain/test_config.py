@@ -265,11 +265,7 @@ Multiple connection attempts failed. All failures were:
     [
         (REFUSED, "at 127.0.0.1:5432 does not answer: Connection refused", True),
         (MANY, "at 127.0.0.1:5432 does not answer: Connection refused", True),
-        (
-            SOCKET,
-            "at /tmp/x/.s.PGSQL.5432 does not answer: No such file or directory",
-            True,
-        ),
+        (SOCKET, "at /tmp/x/.s.PGSQL.5432 does not answer: No such file or directory", True),
         (
             "failed to resolve host 'db.invalid': [Errno -2] Name or service not known",
             "is on host db.invalid, which has no address",

@@ -146,10 +146,7 @@ def test_a_plan_of_another_type_than_the_key() -> None:
 
 def test_too_few() -> None:
     assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Fault.TOO_FEW
-    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {
-        Fault.TOO_FEW,
-        Fault.SHORT,
-    }
+    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {Fault.TOO_FEW, Fault.SHORT}
 
 
 def test_rows_without_a_key_have_one_owner() -> None:

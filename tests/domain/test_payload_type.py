@@ -317,11 +317,7 @@ def test_a_model_may_be_completed_after_the_declaration() -> None:
 
 def test_a_dataclass_is_as_good_as_a_model_where_the_handler_is_not_known() -> None:
     row = validate_task(NewTask("t", Parcel(1.5, date(2031, 1, 1), [Line(price=1)])), None, LIMIT)
-    assert json.loads(row.payload) == {
-        "weight": 1.5,
-        "due": "2031-01-01",
-        "lines": [{"price": 1}],
-    }
+    assert json.loads(row.payload) == {"weight": 1.5, "due": "2031-01-01", "lines": [{"price": 1}]}
     with pytest.raises(InvalidTaskError, match="a pydantic model or a dataclass"):
         validate_task(NewTask("t", Parcel), None, LIMIT)
 
