@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.states import State
@@ -19,6 +18,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import crash_next, drain, fail_next
 from tasks_app.testing.draining import FAULTS
 from tasks_app.testing.results import Drained, name_of
+from tests.testing.conftest import Kit
 
 NOTE = text("INSERT INTO note (text) VALUES ('x')")
 
@@ -128,25 +128,21 @@ def test_a_task_that_kills_its_process_each_time_fails(place: Place, calls: list
     assert not calls
 
 
-def test_what_must_not_run_twice_fails_with_an_unknown_outcome(
-    session: Session, registry: Registry
-) -> None:
-    @handler("once", registry=registry, at_most_once=True)
+def test_what_must_not_run_twice_fails_with_an_unknown_outcome(kit: Kit) -> None:
+    @kit.handler("once", at_most_once=True)
     def once(ctx: TaskContext) -> None: ...
 
-    create_task(session, once)
     crash_next(once)
-    (failed,) = drain(session, registry=registry).failed
+    (failed,) = kit.drain(once).failed
     assert str(failed.error).startswith("outcome unknown: ")
 
 
-def test_other_names_are_spared(session: Session, registry: Registry, calls: list[Any]) -> None:
-    @handler("other", registry=registry)
+def test_other_names_are_spared(kit: Kit, calls: list[Any]) -> None:
+    @kit.handler("other")
     def other(ctx: TaskContext) -> None: ...
 
-    create_task(session, other)
     crash_next("a")
-    drain(session, registry=registry).assert_succeeded()
+    kit.drain(other).assert_succeeded()
 
 
 def test_a_wrong_when_is_refused() -> None:
