@@ -161,7 +161,6 @@ def test_every_public_function_is_in_a_table() -> None:
         for name in tasks_app.__all__
         if inspect.isfunction(each := getattr(tasks_app, name))
     }
-
     assert {name for name in first if first[name] == "session"} == {*SYNC, *ASYNC}
     assert {name for name in first if first[name] == "engine"} == set(ENGINES)
     assert {name for name in first if first[name] == "engine_or_session"} == set(WAITS)

@@ -68,7 +68,6 @@ def test_a_fixture_that_starts_processes_gives_the_mark() -> None:
 
 def test_the_first_of_a_table_stay_in_the_first_tier() -> None:
     cases = tiers.few(1, ["a", ("b", 2), "c"])
-
     assert cases[0] == "a"
     assert [case.values for case in cases[1:]] == [("b", 2), ("c",)]
     assert {mark.name for case in cases[1:] for mark in case.marks} == {"test_all"}
@@ -81,7 +80,6 @@ def test_in_a_table_the_case_that_fails_is_named() -> None:
 
     with pytest.raises(AssertionError) as failed:
         is_no_two()
-
     assert failed.value.__notes__[-1] == "case: {'number': 2}"
 
 
@@ -118,7 +116,6 @@ class TestWarmConnections:
         first = psycopg.connect(url)
         before = first.execute("SELECT pg_backend_pid()").fetchone()
         first.close()
-
         with psycopg.connect(url) as second:
             assert second.execute("SELECT pg_backend_pid()").fetchone() != before
 
@@ -127,7 +124,6 @@ class TestWarmConnections:
             before = first.info.backend_pid
             first.close()
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [before])
-
             with psycopg.connect(url) as second:
                 assert second.info.backend_pid != before
 
@@ -140,7 +136,6 @@ CLASS = re.compile(r"^class ([^_]\w*)", re.MULTILINE)
 
 def test_a_name_is_one_class() -> None:
     names = Counter(name for file in PRODUCT for name in CLASS.findall(file.read_text()))
-
     assert {name for name, number in names.items() if number > 1} == SHARED
 
 
@@ -174,7 +169,6 @@ def test_the_package_alone_imports_nothing() -> None:
     """Every `celery` command and every probe passes here."""
     modules = "import sys; before = set(sys.modules); import tasks_app; "
     names = in_a_process_of_its_own(modules + "print(*sorted(set(sys.modules) - before))").split()
-
     assert [name for name in names if name != "__future__"] == ["tasks_app"]
 
 
@@ -187,7 +181,6 @@ def test_a_producer_imports_nothing_that_it_does_not_need() -> None:
     names = in_a_process_of_its_own(
         "import sys; from tasks_app import create_task, NewTask; print(*sys.modules)"
     ).split()
-
     assert {name.partition(".")[0] for name in names} & set(SLOW.split()) == set()
     assert "sqlalchemy.ext.asyncio" not in names
     assert len([name for name in names if name.startswith("tasks_app")]) <= 100
@@ -199,7 +192,6 @@ def test_star_and_dir_show_every_name() -> None:
         "import tasks_app; seen = dir(tasks_app); from tasks_app import *;"
         " print(all(n in seen and n in globals() for n in tasks_app.__all__))"
     )
-
     assert said == "True\n"
 
 
@@ -212,5 +204,4 @@ def test_a_misspelt_name_is_refused_as_everywhere() -> None:
 def test_what_helps_your_alembic_brings_neither_celery_nor_alembic() -> None:
     code = "import sys; from tasks_app.alembic import include_name; print(*sys.modules)"
     names = in_a_process_of_its_own(code).split()
-
     assert {name.partition(".")[0] for name in names} & set(SLOW.split()) == set()

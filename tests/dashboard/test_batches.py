@@ -108,8 +108,7 @@ def test_many_partitions_share_cells(
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("/batches?status=x", 400), ("/batches/x", 400), ("/batches/4711", 404)],
+    ("path", "status"), [("/batches?status=x", 400), ("/batches/x", 400), ("/batches/4711", 404)]
 )
 def test_wrong_input_is_one_sentence(browser: Browser, path: str, status: int) -> None:
     answer = browser.get(path)

@@ -9,17 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, text
 
-from tests.dashboard.chromium import (
-    MARKS,
-    WIDE,
-    address,
-    chromium,
-    done,
-    filled,
-    one,
-    page,
-    posts,
-)
+from tests.dashboard.chromium import MARKS, WIDE, address, chromium, done, filled, one, page, posts
 from tests.dashboard.test_pages import waiting_task
 
 __all__ = ["address", "chromium", "filled", "page"]

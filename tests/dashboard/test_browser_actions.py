@@ -131,11 +131,7 @@ def test_every_queue_is_paused_and_goes_on(
     assert acted(engine) == ["pause", "resume"]
 
 
-@posts(
-    "/queues/{queue:path}/change",
-    "/queues/{queue:path}/share",
-    "/queues/{queue:path}/unshare",
-)
+@posts("/queues/{queue:path}/change", "/queues/{queue:path}/share", "/queues/{queue:path}/unshare")
 def test_settings_and_shares_of_a_queue(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto("/queues/money")
     page.get_by_text("Windows and settings …").click()

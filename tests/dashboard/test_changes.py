@@ -57,9 +57,7 @@ def test_one_task_is_changed_with_a_reason(
     engine: Engine, browser: Browser, action: str, words: dict[str, str], becomes: str
 ) -> None:
     task_id = waiting_task(engine, delay=60)
-
     browser.act(f"/tasks/{task_id}/{action}", {**words, "why": WHY})
-
     page = browser.get(f"/tasks/{task_id}").text
     assert f"Done: {action}." in page
     assert f": {WHY}" in page
@@ -93,7 +91,6 @@ def test_it_is_enabled_again(engine: Engine, browser: Browser) -> None:
     browser.act(f"/tasks/{task_id}/disable")
     assert f'action="/tasks/{task_id}/enable"' in browser.get(f"/tasks/{task_id}").text
     browser.act(f"/tasks/{task_id}/enable")
-
     assert row_is(engine, task_id, "enabled")
 
 
@@ -104,7 +101,6 @@ def test_what_is_held_is_released_at_a_rate(engine: Engine, browser: Browser) ->
     assert 'name="rate"' in browser.get("/bulks/new?action=release&name=t").text
     opened = browser.act("/bulks", {"action": "release", "name": "t", "rate": "1/10s"})
     browser.act(f"{opened.headers['location']}/run")
-
     query = "SELECT max(due_at) - min(due_at) = interval '20s' FROM task_pending"
     assert one(engine, query) is True
 
@@ -125,9 +121,7 @@ def test_wrong_words_are_refused_in_a_sentence(
     engine: Engine, browser: Browser, action: str, words: dict[str, str], problem: str
 ) -> None:
     task_id = waiting_task(engine, delay=60)
-
     said = browser.act(f"/tasks/{task_id}/{action}", words)
-
     assert said.status_code in {400, 409}
     assert problem in said.text
     assert "Traceback" not in said.text
@@ -147,7 +141,6 @@ def test_requeue_cancel_edit_and_a_group_keep_their_reason(
     with Session(engine) as session, session.begin():
         group = create_group(session, [NewTask("a"), NewTask("b")])
     browser.act(f"/groups/{group.id}/cancel", {"why": WHY})
-
     assert reasons(engine) == [(it, WHY) for it in ("cancel", "cancel", "edit", "requeue")]
 
 
@@ -155,7 +148,6 @@ def test_viewers_may_not(engine: Engine, settings: Settings) -> None:
     task_id = waiting_task(engine, delay=60)
     viewer = Browser(dashboard(settings, role=lambda _: "viewer"))
     shown = viewer.get(f"/tasks/{task_id}").text
-
     for action, words, _ in ONE:
         assert viewer.act(f"/tasks/{task_id}/{action}", words).status_code == 403
         assert f"/tasks/{task_id}/{action}" not in shown
@@ -180,7 +172,6 @@ def test_the_api_takes_the_same_words(engine: Engine, browser: Browser) -> None:
         json={"to_queue": "slow", "why": WHY},
         headers={"content-type": "application/json"},
     )
-
     assert said.json() == {"said": "Done: move.", "changed": True}
     assert reasons(engine) == [("move", WHY)]
 

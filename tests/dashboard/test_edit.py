@@ -127,10 +127,6 @@ def test_masks_are_undone_only_where_they_were_made() -> None:
     stored = {"a": [{"password": "x"}, 1], "url": "redis://u:pw@h/0", "n": None}
     shown = {"a": [{"password": "***"}, 2], "url": "redis://u:***@h/0", "n": None}
     assert unmasked(shown, stored, masked(stored)) == {**stored, "a": [{"password": "x"}, 2]}
-    for wrong in (
-        {"b": "***"},
-        {"a": [{"password": "***"}]},
-        {"url": "redis://other:***@h/0"},
-    ):
+    for wrong in ({"b": "***"}, {"a": [{"password": "***"}]}, {"url": "redis://other:***@h/0"}):
         with pytest.raises(HttpError):
             unmasked(wrong, stored, masked(stored))

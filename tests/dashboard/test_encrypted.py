@@ -45,9 +45,7 @@ def test_pages_say_that_it_is_encrypted(browser: Browser, task_id: int) -> None:
 
 def test_an_admin_may_decrypt(browser: Browser, task_id: int) -> None:
     assert f"/tasks/{task_id}/decrypted" in browser.get(f"/tasks/{task_id}").text
-
     answer = browser.get(f"/tasks/{task_id}/decrypted")
-
     assert "canary" in answer.text
     assert "no-store" in answer.headers["cache-control"]
     assert "canary" not in browser.get(f"/tasks/{task_id}").text
@@ -56,7 +54,6 @@ def test_an_admin_may_decrypt(browser: Browser, task_id: int) -> None:
 @pytest.mark.parametrize("role", ["viewer", "operator"])
 def test_nobody_else_may(settings: Settings, task_id: int, role: str) -> None:
     other = Browser(dashboard(settings, role=lambda _: role, who=lambda _: "bob"))
-
     assert other.get(f"/tasks/{task_id}/decrypted").status_code == 403
     assert "/decrypted" not in other.get(f"/tasks/{task_id}").text
     assert other.get(f"/tasks/{task_id}/edit").status_code == 403
@@ -67,9 +64,7 @@ def test_without_the_key_an_admin_sees_that_it_is_encrypted(
 ) -> None:
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k2:{new_key()}")
     encryption.cache_clear()
-
     page = browser.get(f"/tasks/{task_id}/decrypted").text
-
     assert "encrypted (key k1)" in page
     assert browser.get(f"/tasks/{task_id}/edit").status_code == 409
 
@@ -78,9 +73,7 @@ def test_what_an_admin_edits_stays_encrypted(
     engine: Engine, browser: Browser, task_id: int
 ) -> None:
     assert "canary" in browser.get(f"/tasks/{task_id}/edit").text
-
     browser.act(f"/tasks/{task_id}/edit", {"payload": '{"card": "canary2"}'})
-
     with engine.connect() as connection:
         query = text("SELECT payload::text FROM task_all WHERE id = :id")
         assert "canary" not in connection.execute(query, {"id": task_id}).scalar_one()
@@ -89,5 +82,4 @@ def test_what_an_admin_edits_stays_encrypted(
 
 def test_a_task_in_plain_has_nothing_to_decrypt(engine: Engine, browser: Browser) -> None:
     plain = waiting_task(engine, name="other", payload={"n": 1})
-
     assert "/decrypted" not in browser.get(f"/tasks/{plain}").text

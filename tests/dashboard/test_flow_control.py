@@ -58,7 +58,6 @@ def test_a_breaker_that_opened_by_itself_may_be_tried_at_once(
     with engine.begin() as connection:
         synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         connection.exec_driver_sql("UPDATE task_breaker SET state = 'open'")
-
     assert "Try now" in browser.get("/queues").text
 
 

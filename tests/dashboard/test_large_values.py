@@ -53,7 +53,6 @@ def test_pages_tell_the_size_of_a_result(engine: Engine, browser: Browser) -> No
         task = claimed_task(connection)
         write_value(connection, value, task.fence.task_id, RESULT)
         settle_one(connection, ending(task, Event.SUCCEED, result=str(value)))
-
     for path in (f"/tasks/{task.fence.task_id}", f"/api/tasks/{task.fence.task_id}"):
         page = browser.get(path).text
         assert SAID in page
@@ -63,11 +62,9 @@ def test_pages_tell_the_size_of_a_result(engine: Engine, browser: Browser) -> No
 def test_a_large_payload_is_not_edited(engine: Engine, browser: Browser, task_id: int) -> None:
     with engine.connect() as connection:
         before = connection.execute(PAYLOADS).scalar_one()
-
     look = browser.get(f"/tasks/{task_id}/edit")
     save = browser.act(f"/tasks/{task_id}/edit", {"payload": '{"n": 1}'})
     api = browser.ask("POST", f"/api/tasks/{task_id}/edit", json={"payload": {"n": 1}})
-
     for answer in (look, save, api):
         assert answer.status_code == 409
         assert "Its payload is too large to be edited." in answer.text

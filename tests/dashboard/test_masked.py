@@ -25,7 +25,6 @@ def test_pages_and_the_api_hide_it(browser: Browser, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = create_task(connection, "t", PAYLOAD)
         create_schedule(connection, "s", "t", PAYLOAD, every="1h")
-
     for path in (f"/tasks/{task_id}", f"/api/tasks/{task_id}", "/schedules/s", "/api/schedules/s"):
         page = browser.get(path)
         assert page.status_code == 200

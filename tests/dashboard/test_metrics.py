@@ -22,9 +22,7 @@ STRANGER = "203.0.113.7"
 def test_it_shows_what_the_command_shows(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
         pending_task(connection, queue="mail")
-
     answer = browser.get("/metrics")
-
     assert answer.headers["content-type"] == CONTENT_TYPE
     assert answer.headers["cache-control"] == "no-store"
     assert '\ntasks_app_pending{queue="mail"} 1\n' in answer.text

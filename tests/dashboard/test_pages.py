@@ -181,13 +181,7 @@ def test_markup_is_inert(engine: Engine, browser: Browser) -> None:
             text("UPDATE task_error SET name = :evil, queue = :evil, owner = :evil WHERE id = :id"),
             values,
         )
-    for path in (
-        "/",
-        "/tasks",
-        f"/tasks/{task_id}",
-        f"/tasks?name={EVIL}",
-        f"/nope/{EVIL}",
-    ):
+    for path in ("/", "/tasks", f"/tasks/{task_id}", f"/tasks?name={EVIL}", f"/nope/{EVIL}"):
         browser.cookies["tasks_app_told"] = quote("+" + EVIL)
         page = browser.get(path).text
         assert "<script>alert" not in page, path

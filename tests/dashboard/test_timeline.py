@@ -102,7 +102,6 @@ def test_without_it_the_row_the_history_and_the_audit_tell(
 ) -> None:
     task_id = ordered(engine)
     work()
-
     assert words(browser, task_id) == [each for each in WHOLE if each[-1] != "1"]
 
 

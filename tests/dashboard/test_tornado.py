@@ -63,9 +63,7 @@ async def broken(request: Request) -> Response:
     raise ZeroDivisionError("secret of the traceback")
 
 
-APP = Starlette(
-    routes=[Route("/hello", hello, methods=["GET", "POST"]), Route("/broken", broken)],
-)
+APP = Starlette(routes=[Route("/hello", hello, methods=["GET", "POST"]), Route("/broken", broken)])
 
 
 def test_a_request_and_its_answer_arrive_whole() -> None:

@@ -66,21 +66,15 @@ def test_a_call_and_its_result(site: Bench, calls: Any, signals: Any) -> None:
     assert (result.status, result.return_value, result.attempts) == (Status.SUCCESSFUL, 5, 1)
     assert result.enqueued_at <= result.started_at <= result.finished_at
     assert calls.add.get_result(result.id) == result
-    assert signals == [
-        ("enqueued", "READY"),
-        ("started", "RUNNING"),
-        ("finished", "SUCCESSFUL"),
-    ]
+    assert signals == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "SUCCESSFUL")]
 
 
 def test_a_context_and_effects_through_the_orm(site: Bench, calls: Any) -> None:
     from tests.django.shop.models import Order
 
     result = calls.tell.enqueue("hello")
-
     site.drain()
     result.refresh()
-
     assert result.return_value == 1
     assert [o.note for o in Order.objects.filter(task_id=int(result.id))] == ["hello"]
 
@@ -89,10 +83,8 @@ def test_what_a_coroutine_wrote_goes_with_its_error(site: Bench, calls: Any) -> 
     from tests.django.shop.models import Order
 
     result = calls.atell.enqueue("hello")
-
     site.drain()
     result.refresh()
-
     assert (result.status, Order.objects.count()) == (Status.FAILED, 0)
     (error,) = result.errors
     assert error.exception_class is LookupError
@@ -105,10 +97,8 @@ def test_options_of_the_backend_are_those_of_handlers(
     site: Bench, calls: Any, signals: Any
 ) -> None:
     result = calls.fails.enqueue()
-
     site.drain()
     result.refresh()
-
     assert (result.status, result.attempts, len(result.errors)) == (Status.FAILED, 3, 3)
     assert [kind for kind, _ in signals] == ["enqueued", *["started"] * 3, "finished"]
 
@@ -120,18 +110,14 @@ def test_a_failure_is_told_once_however_many_threads_have_a_backend(
         for _ in range(3):
             threads.submit(calls.fails.get_backend).result()
     calls.fails.enqueue()
-
     site.drain()
-
     assert [kind for kind, _ in signals].count("finished") == 1
 
 
 def test_a_result_that_is_no_json_fails(site: Bench, calls: Any) -> None:
     result = calls.returns_a_set.enqueue()
-
     site.drain()
     result.refresh()
-
     assert result.status is Status.FAILED
 
 
@@ -141,7 +127,6 @@ def test_it_is_enqueued_with_its_transaction(site: Bench, calls: Any) -> None:
     with transaction.atomic():
         lost = calls.add.enqueue(1, 1)
         transaction.set_rollback(True)
-
     assert calls.add.get_result(kept.id).status is Status.READY
     with pytest.raises(TaskResultDoesNotExist):
         calls.add.get_result(lost.id)
@@ -151,17 +136,14 @@ def test_a_block_of_another_database_alone_is_refused(site: Bench, calls: Any) -
     """It would commit alone, also when that block is rolled back."""
     with transaction.atomic(using="other"), pytest.raises(InvalidConnectionError, match="'other'"):
         calls.add.enqueue(1, b=1)
-
     assert site.sql("SELECT count(*) FROM task_pending") == 0
 
 
 def test_the_terms_of_a_call_come_back(site: Bench, calls: Any) -> None:
     later = timezone.now() + timedelta(hours=1)
     task = calls.add.using(priority=100, queue_name="mail", run_after=later)
-
     result = task.enqueue(1, 1)
     site.drain()
-
     assert calls.add.get_result(result.id).task == task
     row = site.task(int(result.id))
     assert (row.queue, row.priority, row.due_at, row.state) == ("mail", 0, later, "PENDING")
@@ -170,7 +152,6 @@ def test_the_terms_of_a_call_come_back(site: Bench, calls: Any) -> None:
 @pytest.mark.parametrize(("theirs", "ours"), [(100, 0), (1, 4), (0, 5), (-1, 6), (-100, 9)])
 def test_priorities(site: Bench, calls: Any, theirs: int, ours: int) -> None:
     result = calls.add.using(priority=theirs).enqueue(1, 1)
-
     assert site.task(int(result.id)).priority == ours
 
 
@@ -194,7 +175,6 @@ def test_a_schedule_or_a_name_calls_it_too(site: Bench, calls: Any, signals: Any
 def test_other_results_are_not_found(site: Bench, calls: Any) -> None:
     other = site.create("other")
     result = calls.tell.enqueue("x")
-
     for wrong in ("x", "0", str(int(other)), str(2**70)):
         with pytest.raises(TaskResultDoesNotExist):
             calls.add.get_result(wrong)

@@ -34,7 +34,6 @@ def test_it_exists_if_the_block_commits(site: Bench) -> None:
         create_tasks([NewTask("b"), NewTask("c")])
         task = get_task(connection, task_id)
         before = names(site)
-
     assert before is None
     assert names(site) == ["a", "b", "c"]
     assert task is not None
@@ -47,7 +46,6 @@ def test_it_goes_with_its_savepoint(site: Bench) -> None:
         with suppress(KeyError), transaction.atomic():
             create_task("inner")
             raise KeyError
-
     assert names(site) == ["outer"]
 
 
@@ -59,7 +57,6 @@ def test_a_project_without_our_app_is_refused(site: Bench) -> None:
         pytest.raises(ConfigurationError, match="INSTALLED_APPS lacks 'tasks_app"),
     ):
         create_task("t")
-
     assert names(site) is None
 
 
@@ -101,7 +98,6 @@ def test_it_is_refused_where_it_would_commit_alone(
 ) -> None:
     with pytest.raises(InvalidConnectionError, match=words.replace("(", r"\(").replace(")", r"\)")):
         call()
-
     assert names(site) is None
 
 
@@ -110,14 +106,12 @@ def test_it_is_refused_where_all_will_be_rolled_back(site: Bench) -> None:
         transaction.set_rollback(True)
         with pytest.raises(TransactionManagementError):
             create_task("t")
-
     assert names(site) is None
 
 
 def test_using_names_another_database(site: Bench) -> None:
     with transaction.atomic(using="other"):
         create_task("t", using="other")
-
     assert names(site) == ["t"]
     assert not connections["other"].in_atomic_block
 

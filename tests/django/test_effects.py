@@ -64,7 +64,6 @@ def test_the_contract_of_ends_is_kept(
     trial = Trial(site, Setting("django", circumstance), DjangoActor)
     at = [name for name in POINTS if name != "commit()"]
     trial.create(cases(["none", "write", "used", "cursor", "orm"], at))
-
     with triggers(site):
         assert trial.faults(caplog) == []
 
@@ -80,7 +79,6 @@ def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
             pass
 
     task_id = site.run_one()
-
     assert outcome(site, task_id) == (1, "SUCCEEDED")
 
 
@@ -194,9 +192,7 @@ def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
     site.handler(max_attempts=1)(function)
     site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
     task_id, following = site.create(max_attempts=1), site.create("next")
-
     site.drain()
-
     assert outcome(site, task_id) == (0, "FAILED")
     assert site.effects(task_id) == 0
     assert reason in (site.task(task_id).error or "")
@@ -206,7 +202,6 @@ def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
 def test_errors_have_djangos_names(site: Bench) -> None:
     site.handler(max_attempts=1)(breaks_a_foreign_key)
     task_id = site.run_one(max_attempts=1)
-
     assert (site.task(task_id).error or "").startswith("django.db.utils.IntegrityError")
 
 
@@ -237,9 +232,7 @@ def test_callbacks_of_a_run_that_fails_are_not_called(site: Bench) -> None:
         raise KeyError
 
     site.create(max_attempts=1)
-
     site.drain()
-
     assert site.runs == []
 
 
@@ -249,9 +242,7 @@ def test_a_callback_alone_commits(site: Bench) -> None:
         transaction.on_commit(lambda: site.runs.append(site.state(ctx.task_id)))
 
     site.create()
-
     site.drain()
-
     assert site.runs == ["SUCCEEDED"]
 
 
@@ -263,9 +254,7 @@ def test_a_connection_that_died_between_runs_is_not_noticed(site: Bench) -> None
         transaction.on_commit(lambda: site.sql("SELECT pg_terminate_backend(:pid)", pid=pid))
 
     ids = [site.create() for _ in range(3)]
-
     site.drain()
-
     assert [outcome(site, i) for i in ids] == [(1, "SUCCEEDED")] * 3
     assert [site.task(i).attempt for i in ids] == [1, 1, 1]
 
@@ -279,9 +268,7 @@ def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None
 
     site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
     task_id, following = site.create(max_attempts=1), site.create("next")
-
     site.drain()
-
     assert outcome(site, task_id) == (0, "FAILED")
     assert outcome(site, following) == (1, "SUCCEEDED")
 
@@ -308,9 +295,7 @@ def test_what_stays_in_the_session_does_not_reach_the_next_run(site: Bench, stat
         transaction.on_commit(lambda: None)
 
     ids = [site.create() for _ in range(3)]
-
     site.drain()
-
     first, second, third = site.runs
     assert first != second == third
     assert site.states(ids) == ["SUCCEEDED"] * 3
@@ -322,7 +307,6 @@ def test_ctx_session_still_works_where_django_is_not_used(site: Bench) -> None:
         ctx.session.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
 
     task_id = site.run_one()
-
     assert (site.effects(task_id), site.state(task_id)) == (1, "SUCCEEDED")
 
 
@@ -337,7 +321,6 @@ def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
         raise KeyError
 
     task_id = site.run_one(max_attempts=1)
-
     assert [o.note for o in orders().filter(task_id=task_id)] == ["before"]
     assert site.runs == ["kept", (True, {"done": 1})]
     assert site.state(task_id) == "FAILED"
@@ -373,9 +356,7 @@ def test_a_task_of_the_handler_exists_if_the_outcome_commits(site: Bench) -> Non
             raise KeyError
 
     site.create(retry="0s")
-
     site.drain()
-
     assert site.sql("SELECT count(*) FROM task_pending WHERE name = 'next'") == 1
 
 
@@ -390,7 +371,6 @@ def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
         raise KeyError
 
     task_id = site.run_one(max_attempts=1)
-
     assert outcome(site, task_id) == (1, "FAILED")
 
 
@@ -402,7 +382,6 @@ def test_another_database_commits_alone_and_is_left_in_order(site: Bench) -> Non
         raise KeyError
 
     task_id = site.run_one(max_attempts=1)
-
     assert outcome(site, task_id) == (1, "FAILED")
     assert not connections["other"].in_atomic_block
 
@@ -415,9 +394,7 @@ def test_a_dead_connection_to_another_database_is_closed(site: Bench) -> None:
 
     site.create(max_attempts=1)
     connections["other"].ensure_connection()
-
     site.drain()
-
     assert connections["other"].connection is None
 
 
@@ -429,7 +406,5 @@ def test_what_a_late_write_sets_ends_with_its_run(site: Bench) -> None:
         ctx.write("SELECT set_config('search_path', 'nowhere', false)")
 
     ids = [site.create(max_attempts=1) for _ in range(2)]
-
     site.drain()
-
     assert [outcome(site, task_id) for task_id in ids] == [(2, "SUCCEEDED")] * 2

@@ -66,7 +66,6 @@ def test_a_rollback_of_atomic_keeps_nothing(site: Bench) -> None:
     with transaction.atomic():
         create_task("t", BIG)
         transaction.set_rollback(True)
-
     assert site.sql(VALUES) == 0
 
 
@@ -78,7 +77,6 @@ def test_a_handler_that_raises_leaves_no_result(site: Bench, kept: dict[str, Any
 
     task_id = site.create()
     site.drain(**kept)
-
     assert site.state(task_id) == "FAILED"
     assert site.sql(VALUES) == 0
 
@@ -103,9 +101,7 @@ def test_django_tasks_get_and_return_them_whole(
     alone = calls.echo.enqueue(BIG["text"])
     with transaction.atomic():
         within = calls.echo.enqueue(note=BIG["text"])
-
     site.drain(**kept)
-
     for result in (alone, within):
         result.refresh()
         assert (result.status.value, result.return_value) == ("SUCCESSFUL", BIG["text"])
@@ -128,6 +124,5 @@ def test_a_django_task_whose_payload_is_lost_has_failed_and_says_so(
     site.sql("DELETE FROM task_large_value")
     site.drain(**kept)
     result.refresh()
-
     assert (told, result.status.value) == (["FAILED"], "FAILED")
     assert "stored outside of its row and is missing" in result.errors[0].traceback

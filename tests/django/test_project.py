@@ -31,7 +31,6 @@ def test_migrate_makes_our_tables_and_its_commands_find_them(shop: Site) -> None
     again = shop.manage("migrate")
     ours = shop.manage("tasks_app", "migrate")
     stats = shop.manage("tasks_app", "stats", "--json")
-
     assert (again.returncode, ours.returncode, stats.returncode) == (0, 0, 0), ours.stderr
     assert "up to date" in ours.stdout
     assert stats.stdout.startswith("[")
@@ -40,16 +39,13 @@ def test_migrate_makes_our_tables_and_its_commands_find_them(shop: Site) -> None
 def test_makemigrations_leaves_our_tables_alone(shop: Site) -> None:
     done = shop.manage("makemigrations", "--check", "--dry-run")
     flush = shop.manage("sqlflush")
-
     assert (done.returncode, done.stdout.strip()) == (0, "No changes detected")
     assert "task_" not in flush.stdout
 
 
 def test_work_runs_what_a_view_created(shop: Site) -> None:
     shop.orders(2)
-
     done = shop.manage("tasks_app", "work", "--drain")
-
     assert done.returncode == 0, done.stderr
     assert shop.sql("SELECT count(*) FROM orders_points") == 2
     assert "has its points" in done.stdout
@@ -76,9 +72,7 @@ def test_a_celery_worker_and_beat_run_it_too(shop: Site, tmp_path: Path) -> None
 
 def test_djangos_tests_run_on_a_test_database(shop: Site) -> None:
     before = shop.sql("SELECT count(*) FROM task_all")
-
     done = shop.manage("test", "--noinput")
-
     assert done.returncode == 0, done.stderr
     assert "Ran 3 tests" in done.stderr
     assert shop.sql("SELECT count(*) FROM task_all") == before
@@ -174,26 +168,21 @@ boss.delete()
 )
 def test_wrong_settings_are_said_in_a_sentence(shop: Site, settings: str, words: str) -> None:
     (shop.folder / "wrong.py").write_text(f"from shop.settings import *\n{settings}\n")
-
     done = shop.run(sys.executable, "-m", "tasks_app", "stats", DJANGO_SETTINGS_MODULE="wrong")
-
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_settings_module_is_said_in_a_sentence(shop: Site) -> None:
     done = shop.run(sys.executable, "-m", "tasks_app", "stats", DJANGO_SETTINGS_MODULE="nowhere.x")
-
     assert (done.returncode, "nowhere.x, which cannot be found" in done.stderr) == (2, True)
     assert "Traceback" not in done.stderr
 
 
 def test_the_environment_may_not_name_another_database(shop: Site) -> None:
     url = "postgresql://me@localhost/elsewhere"
-
     ours = shop.manage("tasks_app", "stats", TASKS_APP_DATABASE_URL=url)
     check = shop.manage("check", TASKS_APP_DATABASE_URL=url)
-
     assert (ours.returncode, check.returncode) == (2, 1)
     for done in (ours, check):
         assert "names the database 'elsewhere', and Django's 'default' is" in done.stderr
@@ -204,7 +193,6 @@ def test_an_odd_url_in_the_environment_ends_in_no_traceback(
     shop: Site, url: str, status: int
 ) -> None:
     done = shop.manage("tasks_app", "stats", TASKS_APP_DATABASE_URL=url)
-
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
 
 
@@ -241,15 +229,12 @@ print("the same", backend() == before)
 )
 def test_check_says_what_is_wrong_with_a_value(shop: Site, said: str, words: str) -> None:
     (shop.folder / "wrong.py").write_text(f"from shop.settings import *\nTASKS_APP = {said}\n")
-
     done = shop.manage("check", DJANGO_SETTINGS_MODULE="wrong")
-
     assert (done.returncode, words in done.stderr) == (1, True), done.stderr
 
 
 def test_a_command_without_djangos_settings_leads_to_manage_py(shop: Site) -> None:
     """Hints name `tasks-app show 4`, which in such a folder is typed as it stands."""
     done = shop.run(sys.executable, "-m", "tasks_app", "show", "4")
-
     assert done.returncode == 2
     assert "python manage.py tasks_app" in done.stderr

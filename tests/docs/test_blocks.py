@@ -82,7 +82,6 @@ def _there(module: str, name: str) -> bool:
 def test_python_parses_and_imports_what_is_there(document: Path) -> None:
     trees = [parsed(block) for block in blocks(document.read_text(), "python")]
     lost = [each for tree in trees for each in imported(tree) if not _there(*each)]
-
     assert lost == []
 
 
@@ -100,14 +99,12 @@ def test_every_variable_is_a_setting(document: Path) -> None:
         str(field.validation_alias or f"TASKS_APP_{name.upper()}")
         for name, field in Settings.model_fields.items()
     }
-
     assert {name for name in named - known if not OUTSIDE.match(name)} == set()
 
 
 def test_a_block_that_names_what_is_gone_would_be_seen() -> None:
     code = "from tasks_app import gone, handler\nimport tasks_app.nowhere\nfrom os import path"
     found = list(imported(ast.parse(code)))
-
     assert [each for each in found if not _there(*each)] == [
         ("tasks_app", "gone"),
         ("tasks_app.nowhere", ""),
@@ -191,13 +188,11 @@ def misspelt(tree: ast.AST) -> Iterator[str]:
 @in_one_test("document", DOCUMENTS)
 def test_calls_give_options_that_are_there(document: Path) -> None:
     trees = [parsed(block) for block in blocks(document.read_text(), "python")]
-
     assert [each for tree in trees for each in misspelt(tree)] == []
 
 
 def test_a_misspelt_option_would_be_seen() -> None:
     code = 'create_task(session, "a", delay="1s", dealy="1s")\n@handler(retries=3)\ndef f(): ...'
-
     assert list(misspelt(ast.parse(code))) == ["create_task(dealy=…)", "handler(retries=…)"]
 
 
@@ -243,7 +238,6 @@ def test_an_example_is_short_and_true(name: str, engine: Engine) -> None:
         doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(
             example, out=said.append
         )
-
     assert "".join(said) == ""
 
 
@@ -284,7 +278,6 @@ def test_each_line_of_a_guides_files_is_in_its_example(guide: str) -> None:
         for block in BLOCK.findall(page)
         for line in block.splitlines()
     ]
-
     assert len(shown) > 15
     assert [line for line in shown if line not in known] == []
 
@@ -293,7 +286,6 @@ def test_the_services_are_those_of_an_application() -> None:
     page = (ROOT / "docs/frameworks/README.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     services = yaml.safe_load(block)["services"]
-
     assert list(services) == ["migrate", "web", "worker", "beat"]
     assert services["worker"]["command"].startswith("celery -A tasks_app worker")
     for each in services.values():
@@ -303,7 +295,6 @@ def test_the_services_are_those_of_an_application() -> None:
 def test_every_guide_is_in_the_contents() -> None:
     contents = (ROOT / "docs/frameworks/README.md").read_text()
     pages = {path.stem for path in (ROOT / "docs/frameworks").glob("*.md")} - {"README"}
-
     assert pages == {*GUIDES, "django"}
     assert all(f"({page}.md)" in contents for page in pages)
 
@@ -320,12 +311,10 @@ def warned(files: list[Path]) -> list[str]:
 def test_what_warns_is_on_the_page() -> None:
     files = warned(sorted((PROJECT / "tasks_app").rglob("*.py")))
     listed = section(PAGE, "Deprecated now").strip()
-
     assert files == [] if listed == "Nothing." else files != []
 
 
 def test_the_changelog_has_a_section_for_each_thing_that_is_listed() -> None:
     newest = text_of("CHANGELOG.md").partition("\n## [")[0]
     nothing = section(PAGE, "Deprecated now").strip() == "Nothing."
-
     assert ("\n### Deprecated" in newest) is not nothing

@@ -58,7 +58,6 @@ def test_each_source_is_an_address_with_a_date_and_is_used() -> None:
 
 def test_no_address_stands_without_its_date() -> None:
     bare = [line for line in PAGE.splitlines() if "://" in line and not line.startswith("[")]
-
     assert bare == []
 
 
@@ -74,21 +73,18 @@ def test_each_cell_about_others_has_a_source_or_says_that_it_has_none(heading: s
         and not any(words in cell for words in WITHOUT_SOURCE)
         and not (row in PLAIN and len(cell) < 30)
     ]
-
     assert bare == []
 
 
 def test_all_tables_have_the_same_rows_and_each_of_ours_leads_somewhere() -> None:
     subjects = {tuple(row[0] for row in table(section(PAGE, heading))) for heading in TABLES}
     ours = [row[1] for row in table(section(PAGE, TABLES[0]))[1:]]
-
     assert len(subjects) == 1
     assert [cell for cell in ours if "](" not in cell] == []
 
 
 def test_what_others_do_better_is_as_long_as_the_praise() -> None:
     other, this = (section(PAGE, f"When to take {which} one") for which in ("the other", "this"))
-
     assert len(other) >= len(this)
 
 
@@ -103,7 +99,6 @@ def test_each_figure_is_that_of_the_measurements() -> None:
                 [row] = [row for row in measured if row[0] == system.strip("`")]
                 assert row[column].split(" ")[0] == figure, (system, COLUMNS[place])
                 shown += 1
-
     assert shown > 20
 
 
@@ -173,9 +168,7 @@ def test_both_ways_of_buying_write_rows_of_the_transaction(
 ) -> None:
     shop["buy"](session, Order(id=1))
     shop["buy_and_tell"](session, Order(id=2))
-
     drain(Settings(database_url=database_url))
-
     assert rows(engine) == [
         ("shop.send_receipt", "SUCCEEDED", 1),
         ("shop.tell_warehouse", "SUCCEEDED", 2),
@@ -189,9 +182,7 @@ def test_the_next_task_commits_with_the_one_before(
     with engine.begin() as connection:
         create_task(connection, shop["pack"], args=[7])
         create_task(connection, shop["book"], {"order_id": 7})
-
     drain(Settings(database_url=database_url))
-
     assert sorted(rows(engine)) == [
         ("shop.book", "SUCCEEDED", None),
         ("shop.pack", "SUCCEEDED", None),
@@ -202,7 +193,6 @@ def test_the_next_task_commits_with_the_one_before(
 def test_the_way_before_is_plain_celery() -> None:
     names: dict[str, Any] = {"__name__": "before"}
     run(BEFORE, names)
-
     assert "tasks_app" not in BEFORE
     assert callable(names["buy"])
 
@@ -225,14 +215,12 @@ def test_each_block_is_code_of_the_example(block: str) -> None:
 
 def test_there_are_ten_recipes_each_with_code() -> None:
     recipes = section(PAGE_OF_TESTING, "Ten recipes").split("\n### ")[1:]
-
     assert [recipe.split(".")[0] for recipe in recipes] == [str(n) for n in range(1, 11)]
     assert all("```python" in recipe for recipe in recipes)
 
 
 def test_each_test_of_the_example_but_one_is_a_recipe() -> None:
     tests = set(re.findall(r"^def (test_\w+)", EXAMPLE, re.M))
-
     assert {name for name in tests if name not in PAGE_OF_TESTING} == {
         "test_a_payload_that_a_producer_may_not_send"
     }
@@ -243,10 +231,8 @@ def test_a_failing_assertion_says_what_the_page_shows(connection: Connection) ->
     create_task(connection, "points.grant", {"order_id": 7}, **options)
     create_task(connection, "card.charge", {"order_id": 7}, queue="payments", **options)
     create_task(connection, "review.ask", {"order_id": 7}, delay="2d", **options)
-
     with pytest.raises(AssertionError) as failure:
         tasks_app.testing.assert_created(connection, "card.charge", {"order_id": 8})
-
     (shown,) = blocks(PAGE_OF_TESTING, "text")
     said = re.sub(r"\((\d+),", "(1,", f"AssertionError: {failure.value}\n")
     assert said == re.sub(r"\((\d+),", "(1,", shown)
@@ -254,13 +240,11 @@ def test_a_failing_assertion_says_what_the_page_shows(connection: Connection) ->
 
 def test_it_names_each_fixture() -> None:
     fixtures = {name for name in vars(plugin) if name.startswith("tasks_app_")}
-
     assert fixtures == set(re.findall(r"^\| `(tasks_app_\w+)` \|", PAGE_OF_TESTING, re.M))
 
 
 def test_it_names_each_name_of_the_kit() -> None:
     records = {"ContextOptions", "Where", "TaskRun", "Drained"}
-
     assert [
         n for n in tasks_app.testing.__all__ if n not in PAGE_OF_TESTING and n not in records
     ] == []

@@ -61,7 +61,6 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 @in_one_test("name", [*PAGES, *OF_THE_SITE])
 def test_links_of_a_page_that_is_written_lead_somewhere(name: str) -> None:
     page = (PAGES | OF_THE_SITE)[name]()
-
     assert lost_links(PROJECT / "docs" / name, page) == []
 
 
@@ -70,9 +69,7 @@ def test_every_proof_is_a_test(document: Path) -> None:
     page = document.read_text()
     titled = [(document.parent / target, title) for target, title in links(page) if title]
     named = [(PROJECT / file, name) for file, name in named_tests(page)]
-
     lost = [f"{file}::{name}" for file, name in (*titled, *named) if not _has_test(file, name)]
-
     assert lost == []
 
 
@@ -83,14 +80,12 @@ def test_every_file_that_a_decision_names_is_there(decision: Path) -> None:
         for name in named_files(decision.read_text())
         if not any((root / name).exists() for root in (PROJECT, PROJECT / "tasks_app"))
     ]
-
     assert lost == []
 
 
 @pages
 def test_every_model_that_is_named_is_a_configuration(document: Path) -> None:
     known = {configuration.name for configuration in configurations.ALL}
-
     assert set(models(document.read_text())) <= known
 
 
@@ -98,7 +93,6 @@ def test_every_model_that_is_named_is_a_configuration(document: Path) -> None:
 def test_every_command_that_is_printed_exists_with_its_options(document: Path) -> None:
     page = document.read_text()
     code = "\n".join((*re.findall(r"`([^`\n]+)`", page), *blocks(page, r"(?:bash|console)")))
-
     for name, rest in INVITED.findall(code):
         command = group.get_command(click.Context(group), name)
         assert command is not None, f"tasks-app {name}"
@@ -107,7 +101,6 @@ def test_every_command_that_is_printed_exists_with_its_options(document: Path) -
             assert command is not None, f"tasks-app {name}{rest}"
         known = {option for parameter in command.params for option in parameter.opts}
         asked = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", rest))
-
         assert asked <= known or name == "demo", f"tasks-app {name}{rest}"
 
 
@@ -134,13 +127,11 @@ def listed(folder: Path) -> set[Path]:
 def test_a_readme_lists_the_pages_of_its_folder(folder: Path) -> None:
     pages = {path for path in DOCUMENTS if path.parent == folder and path.name != "README.md"}
     below = {path / "README.md" for path in folder.iterdir() if (path / "README.md").exists()}
-
     assert (pages | below) - listed(folder) - listed(DOCS) == set()
 
 
 def test_the_readme_of_docs_lists_what_only_the_site_has() -> None:
     found = entries(on_the_site(text_of("docs/README.md")), own=False)
-
     assert {f"reference/{name}.md" for name in OF_THE_SITE_OF_NAVIGATION} <= {
         target for _, target in found
     }
@@ -149,7 +140,6 @@ def test_the_readme_of_docs_lists_what_only_the_site_has() -> None:
 def test_the_readme_of_docs_lists_pages_under_its_headings() -> None:
     shown = trees("docs/README", text_of("docs/README.md"))
     captions = re.findall(r"^:caption: (.*)$", shown, re.MULTILINE)
-
     assert captions == re.findall(r"^## (.*)$", text_of("docs/README.md"), re.MULTILINE)
     assert "Producing tasks </docs/producing>" in shown
     assert "Overview </README>" in shown
@@ -157,7 +147,6 @@ def test_the_readme_of_docs_lists_pages_under_its_headings() -> None:
 
 def test_a_page_that_is_listed_by_number_has_its_own_title_in_the_sidebar() -> None:
     table = "# Decisions\n\n| | decision |\n|---|---|\n| [0001](0001-a.md) | A |\n"
-
     assert "\n/docs/decisions/0001-a\n" in trees("docs/decisions/README", table)
 
 
@@ -196,7 +185,6 @@ def test_every_table_and_column_has_a_comment(connection: Connection) -> None:
 )
 def test_one_without_is_named(connection: Connection, change: str, missing: list[str]) -> None:
     connection.exec_driver_sql(change)
-
     assert schema.uncommented(connection) == missing
 
 
@@ -206,18 +194,15 @@ def test_links_of_the_page_lead_somewhere(connection: Connection) -> None:
 
 def test_no_table_is_left_out(connection: Connection) -> None:
     shown = set(re.findall(r"^## (\w+)$", schema.page(connection), re.MULTILINE)) - FUNCTIONS
-
     assert set(connection.execute(_TABLES).scalars()) == shown
 
 
 def test_the_arguments_of_task_create(connection: Connection) -> None:
     shown = section(schema.page(connection), "task_create\n")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z\[\] ]+) \|", shown, re.MULTILINE)
-
     signature = connection.execute(
         text("SELECT pg_get_function_identity_arguments('task_create'::regproc)")
     ).scalar_one()
-
     assert [f"{name} {kind}" for name, kind in rows] == signature.split(", ")
     assert set(schema.ARGUMENTS) <= set(first_column(shown))
 
@@ -227,7 +212,6 @@ def test_indexes_are_named_by_their_columns(connection: Connection) -> None:
     definitions = connection.execute(
         text("SELECT indexdef FROM pg_indexes WHERE tablename = 'task_pending'")
     ).scalars()
-
     assert not [d for d in definitions if "lease_until" in d]
 
 
@@ -257,7 +241,6 @@ def test_a_page_is_the_one_that_the_code_writes(name: str) -> None:
 def test_what_the_site_has_is_not_in_git_and_has_a_heading_that_stands_in() -> None:
     written = {*OF_THE_SITE, *OF_THE_DATABASE, "reference/sql.md"}
     ignored = text_of(".gitignore").splitlines()
-
     assert written == {f"reference/{name}.md" for name in NAMED}
     assert [name for name in written if f"/docs/{name}" not in ignored] == []
     assert anchors(text_of("docs/reference/README.md")) >= set(NAMED)
@@ -278,7 +261,6 @@ def test_a_name_without_a_subject_is_refused() -> None:
 
 def test_every_setting_has_a_meaning() -> None:
     texts = setting_texts()
-
     assert [name for name in Settings.model_fields if not texts[name]] == []
 
 
@@ -293,14 +275,12 @@ def test_every_row_has_a_meaning(page: Callable[[], str], word: str) -> None:
 
 def test_every_method_of_the_context_is_shown() -> None:
     shown = "\n".join(blocks(api.context_page(), "python")) + api.context_page()
-
     node = class_of("tasks_app.runtime.handlers.context", "TaskContext")
     assert {n for n in methods(node) if f"ctx.{n}" not in shown} == api.FOR_THE_EXECUTOR
 
 
 def test_every_command_and_option_is_shown() -> None:
     page = commands.page()
-
     for name in group.list_commands(click.Context(group)):
         assert f"\n## tasks-app {name}" in page
         assert f"\n| `{name}" in commands.short_page()
@@ -315,5 +295,4 @@ def test_a_page_says_that_nobody_writes_it_by_hand(name: str) -> None:
 
 def test_the_life_of_a_task_names_every_move() -> None:
     page = lifecycle.page()
-
     assert all(f"{state} --> {to}: {event}" in page for (state, event), to in TRANSITIONS.items())

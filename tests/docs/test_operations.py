@@ -13,14 +13,7 @@ import yaml
 from celery.app.defaults import DEFAULTS
 from sqlalchemy import Connection
 
-from tasks_app import (
-    NewTask,
-    cancel_task,
-    create_group,
-    create_task,
-    create_tasks,
-    get_task,
-)
+from tasks_app import NewTask, cancel_task, create_group, create_task, create_tasks, get_task
 from tasks_app.broker.worker_pool import PATIENCE_S
 from tasks_app.domain.alerts import RULE_EXAMPLES
 from tasks_app.domain.config.settings import Settings
@@ -56,7 +49,6 @@ def celeryconfig() -> dict[str, object]:
 
 def test_the_contents_name_each_page_once() -> None:
     named = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["README.md"])
-
     assert sorted([*named, "README.md"]) == sorted(PAGES)
 
 
@@ -64,7 +56,6 @@ def test_the_page_of_alerts_names_each_rule_and_setting() -> None:
     page = PAGES["alerts.md"]
     named = set(re.findall(r"^\| `([a-z-]+)(?::…)?` \|", page, re.M))
     settings = [name for name in Settings.model_fields if "alert" in name]
-
     assert named == {*RULES, "new-error"}
     assert [name for name in settings if f"TASKS_APP_{name.upper()}`" not in page] == []
     assert all(f"`{rule}`" in page for rule in RULE_EXAMPLES.values())
@@ -76,7 +67,6 @@ def test_the_contents_by_kind_name_each_page() -> None:
     pages |= {*docs.glob("*/README.md")}
     targets = [target.partition("#")[0] for target, _ in links((docs / "README.md").read_text())]
     named = {docs / target for target in targets if not target.startswith("../")}
-
     assert named == pages - {docs / "README.md"}
 
 
@@ -90,7 +80,6 @@ def test_its_sql_runs(connection: Connection, block: str) -> None:
         connection.exec_driver_sql(
             "CREATE TABLE task_completed_strays AS SELECT * FROM task_completed_default"
         )
-
     connection.exec_driver_sql(re.sub(r"^(BEGIN|COMMIT);$", "", block, flags=re.MULTILINE))
 
 
@@ -138,7 +127,6 @@ def test_what_is_to_be_left_alone_is_a_setting_of_celery_and_is_left_alone() -> 
 
 def test_our_celeryconfig_holds_settings_of_celery_only_and_imports_nothing_of_ours() -> None:
     source = (PROJECT / "celeryconfig.py").read_text()
-
     assert set(celeryconfig()) <= set(DEFAULTS)
     assert re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE) == ["__future__"]
 
@@ -151,7 +139,6 @@ def test_the_subjects_of_explain_are_those_of_its_rules() -> None:
         for room in rooms
         for subject in re.findall(r'(?:ok|warn|fail)\(\s*"([a-z ]+)"', room.read_text())
     }
-
     assert set(re.findall(r"`([a-z ]+)`", listed)) - {"at_most_once"} == used
     assert len(used) > 10
 
@@ -181,7 +168,6 @@ def test_it_has_exactly_these_services() -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_commands_are_the_documented_ones(name: str) -> None:
     page = text_of("docs/operations/processes.md")
-
     assert shlex.join(SERVICES[name]["command"]) == documented(name, page)
 
 
@@ -209,7 +195,6 @@ def test_the_schema_is_migrated_once_before_anything_of_ours_starts() -> None:
 @pytest.mark.parametrize("name", ["postgres", "valkey", *OURS])
 def test_what_stays_is_watched(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
-
     assert check["test"][0] in ("CMD", "CMD-SHELL")
     assert {"interval", "timeout", "retries"} <= check.keys()
     assert SERVICES[name]["restart"] == "unless-stopped"
@@ -222,7 +207,6 @@ def test_what_has_something_to_finish_is_given_time(name: str) -> None:
 
 def test_no_secret_has_a_default() -> None:
     used = re.findall(r"\$\{([A-Z_]+)(:\?|:-|\})", re.sub(r"(?m)^\s*#.*$", "", SOURCE))
-
     assert {name for name, how in used if how == ":?"} == set(SECRETS)
     assert {name for name, how in used if how != ":?"} == {
         "TASKS_APP_IMPORTS",
@@ -235,7 +219,6 @@ def test_no_secret_has_a_default() -> None:
 
 def test_only_pages_are_published_and_only_to_this_machine() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
-
     assert published == {
         "flower": ["127.0.0.1:5555:5555"],
         "dashboard": ["127.0.0.1:5580:5580"],
@@ -270,7 +253,6 @@ def test_every_process_has_the_role_that_it_needs_and_no_other_password(
 
 def test_the_roles_are_made_with_the_database() -> None:
     (mounted,) = (v for v in SERVICES["postgres"]["volumes"] if v.startswith("./"))
-
     source, target, mode = mounted.split(":")
     assert text_of(source)
     assert (target, mode) == ("/docker-entrypoint-initdb.d/roles.sql", "ro")
@@ -279,7 +261,6 @@ def test_the_roles_are_made_with_the_database() -> None:
 
 def test_the_broker_evicts_nothing_and_keeps_nothing() -> None:
     command = " ".join(SERVICES["valkey"]["command"])
-
     assert "--maxmemory-policy noeviction" in command
     assert "--appendonly no" in command
 
@@ -287,7 +268,6 @@ def test_the_broker_evicts_nothing_and_keeps_nothing() -> None:
 def test_the_image_does_not_run_as_root() -> None:
     """By number: Kubernetes cannot tell whether a name is root."""
     lines = text_of("deploy/Dockerfile").splitlines()
-
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     made = [i for i, line in enumerate(lines) if line.startswith(("RUN ", "COPY "))]
     assert users == ["10001"]
@@ -297,10 +277,8 @@ def test_the_image_does_not_run_as_root() -> None:
 
 def test_a_worker_lets_go_before_it_is_killed() -> None:
     worker = SERVICES["worker"]
-
     grace = parse_duration(worker["environment"]["TASKS_APP_STOP_GRACE"])
     killed_after = parse_duration(worker["stop_grace_period"])
-
     assert killed_after - grace >= timedelta(seconds=2 * PATIENCE_S + 5)
 
 
@@ -308,7 +286,6 @@ def test_the_image_is_made_of_pinned_wheels_and_of_nothing_private() -> None:
     pins = r"(?m)^([a-z0-9-]+(?:\[.*\])?==\S+)"
     image, dev = (set(re.findall(pins, text_of(f"requirements/{n}.txt"))) for n in ("image", "dev"))
     source = text_of("deploy/Dockerfile")
-
     assert len(image) > 30
     assert image <= dev
     assert text_of("requirements/image.txt").count("--hash=sha256:") > len(image)

@@ -35,10 +35,7 @@ RULES = {
     },
 }
 QUESTIONS = {
-    "celery/celery#2856": (
-        "two celery beat instances generate duplicated tasks",
-        "schedules.html",
-    ),
+    "celery/celery#2856": ("two celery beat instances generate duplicated tasks", "schedules.html"),
     "celery/celery#5935": (
         "Long running jobs redelivering after broker visibility timeout with celery and redis",
         "operations/brokers.html",
@@ -59,18 +56,12 @@ QUESTIONS = {
         "Rate limiting the number of processed jobs concurrently",
         "operations/limits.html#rate-and-concurrency-limits",
     ),
-    "rails/solid_queue#278": (
-        "Best way to delete finished jobs",
-        "operations/maintenance.html",
-    ),
+    "rails/solid_queue#278": ("Best way to delete finished jobs", "operations/maintenance.html"),
     "sidekiq/sidekiq#510": (
         "Custom exponential backoff / retry delay",
         "retries.html#how-long-to-wait",
     ),
-    "timgit/pg-boss#551": (
-        "possible to pause a queue?",
-        "operations/pause.html#pause",
-    ),
+    "timgit/pg-boss#551": ("possible to pause a queue?", "operations/pause.html#pause"),
 }
 """Titles of threads in the trackers of other systems, as people wrote them, and who answers."""
 
@@ -92,7 +83,6 @@ def site() -> Path:
 
 def test_no_link_leads_nowhere(site: Path) -> None:
     lost = {str(each.path.relative_to(site)): each.lost() for each in pages(site)}
-
     assert {name: links for name, links in lost.items() if links} == {}
 
 
@@ -102,14 +92,12 @@ def test_a_lost_link_would_be_seen(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         "".join(f'<a href="{link}">' for link in links) + '<p id="x"><img src="d.png">'
     )
-
     assert Page(tmp_path / "a.html").lost() == ["b.html#gone", "c.html", "d.png"]
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     fetched = {link for each in pages(site) for link in each.fetched}
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
-
     assert {link for link in fetched if urlsplit(link).netloc} == set()
     assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*|@import[^;]*", styles) == []
 
@@ -118,13 +106,11 @@ def test_a_proof_leads_to_the_line_of_its_test(site: Path) -> None:
     link = next(each for each in page(site / "README.html").links if "test_create.py" in each)
     there, _, line = link.partition("#")
     shown = (site / there).read_text().partition(f'id="{line}"')[2].partition("\n")[0]
-
     assert "test_a_rollback_leaves_nothing" in re.sub(r"<[^>]+>", "", shown)
 
 
 def test_a_folder_that_is_linked_shows_its_files(site: Path) -> None:
     shown = page(site / "source" / "examples" / "django_shop.html")
-
     assert any(link.endswith("manage.py.html") for link in shown.links)
 
 
@@ -159,10 +145,8 @@ def test_a_question_finds_its_page_first(window: Window, site: Path, thread: str
     question, answer = QUESTIONS[thread]
     window.set_viewport_size({"width": 1440, "height": 900})
     window.goto((site / "index.html").as_uri())
-
     window.locator(".sidebar-search").press_sequentially(question)
     window.keyboard.press("Enter")
-
     expect(window.locator("#results a").first).to_have_attribute("href", answer)
     window.locator("#results a").first.click()
     assert window.url == f"{site.as_uri()}/{answer}"
@@ -173,10 +157,8 @@ def test_a_search_follows_what_is_typed_and_says_when_nothing_is_found(
     window: Window, site: Path
 ) -> None:
     window.goto((site / "search.html").as_uri())
-
     window.locator("#question").fill("pgbouncer")
     expect(window.locator("#results li").first).to_contain_text("PgBouncer")
-
     window.locator("#question").fill("<b>xyzzy</b>")
     expect(window.locator("#found")).to_contain_text("No page has these words.")
     expect(window.locator("#results li")).to_have_count(0)
@@ -186,7 +168,6 @@ def test_a_search_follows_what_is_typed_and_says_when_nothing_is_found(
 def test_every_hit_of_the_index_is_a_place_of_its_page(window: Window, site: Path) -> None:
     window.goto((site / "search.html").as_uri())
     places = window.evaluate("INDEX.sections.map(([url, , , , anchor]) => [url, anchor])")
-
     assert len(places) > 500
     assert [
         (url, anchor) for url, anchor in places if anchor and anchor not in page(site / url).ids
@@ -201,7 +182,6 @@ def test_no_page_is_wider_than_a_telephone(window: Window, site: Path) -> None:
             window.goto(path.as_uri())
             if window.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 wide.append(str(path.relative_to(site)))
-
     assert wide == []
 
 

@@ -191,7 +191,6 @@ def test_it_has_at_most_130_lines() -> None:
 
 def test_it_begins_with_three_sentences_and_a_program() -> None:
     why, code, _ = README.split("```", 2)
-
     assert len(re.findall(r"\.(?:\s|$)", why)) == 3
     assert code.startswith("python\n# shop.py\n")
 
@@ -209,18 +208,14 @@ def test_the_program_and_the_first_steps_work_as_they_are_printed(open_folder: P
 def test_a_refusal_reads_as_printed(connection: Connection) -> None:
     (session,) = blocks(PRODUCING, "pycon")
     call, answer = session.removeprefix(">>> ").splitlines()
-
     with pytest.raises(ValueError, match="payload") as refusal:
         eval(call, {"create_task": create_task, "session": connection})
-
     assert f"{type(refusal.value).__name__}: {refusal.value}" == answer
 
 
 def test_a_task_is_created_from_sql(connection: Connection) -> None:
     (statement,) = blocks(PRODUCING, "sql")
-
     task = get_task(connection, connection.exec_driver_sql(statement).scalar_one())
-
     assert (task.name, task.payload, task.biz_key) == ("mail.send", {"to": "ann"}, "order:42")
     assert (task.due_at - task.created_at).total_seconds() == 5
 
@@ -231,7 +226,6 @@ def test_a_producer_imports_no_celery() -> None:
         "import sys; from tasks_app import *;"
         " sys.exit(bool({'celery', 'kombu', 'redis'} & set(sys.modules)))"
     )
-
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -323,9 +317,7 @@ def test_what_a_page_shows_is_what_the_commands_answer(
     page: Path, run: Shell, engine: Engine
 ) -> None:
     shown = page.read_text()
-
     answered = BLOCK.sub(lambda block: typed(block[0], run, engine), shown)
-
     if os.environ.get("SITTING") == "write":
         page.write_text(answered)
     else:
@@ -348,7 +340,6 @@ def test_each_command_is_on_a_page(verb: tuple[str, ...]) -> None:
     written = (page for page in (PROJECT / "docs").rglob("*.md") if page.parent.name != "reference")
     pages = "\n".join(page.read_text() for page in written)
     shown = re.search(rf"^\$ tasks-app {' '.join(verb)}\b", pages, re.M)
-
     assert shown or f"`tasks-app {' '.join(verb)}" in pages
 
 

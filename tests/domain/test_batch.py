@@ -110,7 +110,6 @@ def test_what_follows_when_failed_partitions_were_undone(
     join: str, completed: int, failed: int, compensated: int, move: Move
 ) -> None:
     tally = PartTally(4, completed, failed, 0, compensated)
-
     assert after_compensation(tally, parse_join(join), stopping=False, reduces=False) is move
     assert after_compensation(tally, parse_join(join), stopping=True, reduces=False) is Move.STOP
 
@@ -147,7 +146,6 @@ def test_a_diamond_of_steps(
     ended_when_stopping: BatchStatus | None,
 ) -> None:
     known = dict(zip("abcd", statuses, strict=True))
-
     assert ready_steps(DIAMOND, known) == starts
     assert status_of_batch(known, stopping=True) is ended_when_stopping
     if not starts:
@@ -173,7 +171,6 @@ def test_a_restart_takes_up_all_that_is_not_complete() -> None:
 )
 def test_bounds_of_a_chunk(word: object, rows: int, ms: int) -> None:
     bounds = parse_commit_every(word)  # type: ignore[arg-type]
-
     assert (bounds.rows, bounds.span.total_seconds() * 1000) == (rows, ms)
 
 
@@ -357,7 +354,6 @@ def test_the_order_of_parameters_does_not_matter() -> None:
 
 def test_defaults_are_part_of_the_parameters() -> None:
     given = checked_params("payroll", Month, {"month": "2026-10"})
-
     assert given == {"month": "2026-10", "dry": False}
     assert given == checked_params("payroll", Month, Month(month="2026-10"))
     assert checked_params("payroll", None, None) == {}
@@ -402,10 +398,8 @@ def test_what_is_few_chunks_or_few_seconds_is_not_worth_dividing() -> None:
     pace = ChunkPace(CommitEvery(100, timedelta(seconds=1)))
     assert not pace.is_worth_dividing(1_000_000, 4.0)  # nobody knows yet what a row costs
     pace.learn(100, 0.5)
-
     assert pace.is_worth_dividing(800, 4.0)
     assert not pace.is_worth_dividing(799, 4.0)  # less than four seconds
-
     pace.learn(100, 5.0)
     assert pace.size == 16
     assert pace.is_worth_dividing(80, 4.0)
@@ -439,9 +433,7 @@ def part(number: int, rows: int | None, read: int, status: Status, **more: Any) 
 def test_a_step_that_runs() -> None:
     later = NOON + timedelta(seconds=10)
     parts = [part(1, 100, 100, Status.COMPLETED), part(2, 300, 100, Status.RUNNING)]
-
     figures = figures_of(parts, later)
-
     assert (figures.read, figures.rows, figures.per_second) == (200, 400, 20)
     assert figures.left == timedelta(seconds=10)
     assert figures.skew == 1.5
@@ -451,15 +443,12 @@ def test_a_step_that_runs() -> None:
 def test_what_a_complete_partition_read_counts_and_not_what_was_guessed() -> None:
     ended = NOON + timedelta(seconds=4)
     parts = [part(1, 1000, 40, Status.COMPLETED, ended_at=ended)]
-
     figures = figures_of(parts, NOON + timedelta(days=1))
-
     assert (figures.rows, figures.per_second, figures.fraction) == (40, 10, 1.0)
 
 
 def test_nothing_is_known_of_what_nobody_counted() -> None:
     figures = figures_of([part(1, None, 0, Status.PLANNED)], NOON)
-
     assert (figures.rows, figures.per_second, figures.left, figures.skew) == (None,) * 4
     assert progress_bar(figures.fraction, 3) == "???"
     assert figures_of([], NOON).read == 0

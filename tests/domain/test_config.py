@@ -60,14 +60,12 @@ def test_a_wrong_rule_is_one_sentence(
     monkeypatch.setenv("TASKS_APP_ALERTS", wrong)
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
-
     assert str(refused.value).startswith("TASKS_APP_ALERTS is wrong: ")
     assert said in str(refused.value)
 
 
 def test_a_mail_server_is_read() -> None:
     server = read_mail(URL)
-
     assert (server.host, server.port, server.tls) == ("mail.example", 465, True)
     assert (server.user, server.password, server.sender) == ("bob@x", "p/w", "a@example.org")
     assert server.receivers == ("b@example.org", "c@example.org")
@@ -94,7 +92,6 @@ def test_a_wrong_mail_server_is_not_repeated(wrong: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("TASKS_APP_ALERT_MAIL", wrong)
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
-
     assert "TASKS_APP_ALERT_MAIL is wrong: " in str(refused.value)
     assert "secret" not in str(refused.value)
 
@@ -130,7 +127,6 @@ def test_of_where_alerts_go_only_the_server_is_shown() -> None:
     mail = "smtps://bob:hunter2@mail.example/?from=a@example.org&to=b@example.org"
     settings = Settings(alert_webhook="https://hooks.example/hunter2?x=hunter2", alert_mail=mail)
     values = {each.name: each.value for each in effective_settings(settings)}
-
     assert values["TASKS_APP_ALERT_WEBHOOK"] == "https://hooks.example"
     assert values["TASKS_APP_ALERT_MAIL"] == "smtps://mail.example:465"
 
@@ -201,14 +197,12 @@ def test_ages_are_written_as_they_are_read() -> None:
 
 def test_by_default_errors_stay_and_completed_ones_go_after_a_month() -> None:
     settings = Settings()
-
     assert settings.completed == Keep(30 * DAY)
     assert settings.errors == Keep(None)
 
 
 def test_a_setting_that_cannot_be_read_names_its_variable(monkeypatch) -> None:
     monkeypatch.setenv("TASKS_APP_KEEP_ERRORS", "a while")
-
     with pytest.raises(ConfigurationError, match="TASKS_APP_KEEP_ERRORS is wrong: use ages such"):
         load_settings()
 
@@ -218,7 +212,6 @@ def test_a_setting_that_cannot_be_read_names_its_variable(monkeypatch) -> None:
 )
 def test_a_wrong_name_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TASKS_APP_SCHEMA", name)
-
     with pytest.raises(ConfigurationError, match=r"^TASKS_APP_SCHEMA is wrong: "):
         schema_name()
 
@@ -226,7 +219,6 @@ def test_a_wrong_name_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> 
 @pytest.mark.parametrize("name", ["jobs", "_x1", "pgx", "information_schema2"])
 def test_a_plain_one_is_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TASKS_APP_SCHEMA", name)
-
     assert schema_name() == name
 
 
@@ -273,11 +265,7 @@ Multiple connection attempts failed. All failures were:
     [
         (REFUSED, "at 127.0.0.1:5432 does not answer: Connection refused", True),
         (MANY, "at 127.0.0.1:5432 does not answer: Connection refused", True),
-        (
-            SOCKET,
-            "at /tmp/x/.s.PGSQL.5432 does not answer: No such file or directory",
-            True,
-        ),
+        (SOCKET, "at /tmp/x/.s.PGSQL.5432 does not answer: No such file or directory", True),
         (
             "failed to resolve host 'db.invalid': [Errno -2] Name or service not known",
             "is on host db.invalid, which has no address",
@@ -371,7 +359,6 @@ Multiple connection attempts failed. All failures were:
 )
 def test_each_cause_is_said(said: str, fact: str, away: bool) -> None:
     why = why_unreachable(said)
-
     assert (why.fact, why.away) == (fact, away)
     assert str(why) == f"The database {fact}. {why.advice}"
     assert "\n" not in str(why)

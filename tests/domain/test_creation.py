@@ -73,7 +73,6 @@ def terms() -> RowTemplate:
 
 def test_an_option_that_is_none_is_as_good_as_left_out() -> None:
     options = dict.fromkeys(TaskOptions.__annotations__)
-
     assert row(**options) == row()
 
 
@@ -209,7 +208,6 @@ def test_a_bad_option_is_refused_with_its_path_and_what_is_allowed(
     option: str, value, allowed: str
 ) -> None:
     refused = refusal(**{option: value})
-
     assert refused.path.partition(".a")[0] == f"options.{option}"
     assert allowed in str(refused).partition("Allowed: ")[2]
     assert len(str(refused)) < 400
@@ -239,7 +237,6 @@ def test_a_bad_option_is_refused_with_its_path_and_what_is_allowed(
 )
 def test_a_bad_name_is_refused(name) -> None:
     refused = refusal(name)
-
     assert refused.path == "name"
     assert "^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$" in str(refused)
 
@@ -251,7 +248,6 @@ def test_a_good_name_is_admitted(name: str) -> None:
 
 def test_an_order_key_has_a_policy_and_may_be_strict() -> None:
     plain, skips = row(order_key="k"), row(order_key="k", order_policy="skips", strict_order=True)
-
     assert plain.order_key == "k"
     assert (plain.terms.order_skips, plain.terms.strict_order) == (None, False)
     assert (skips.terms.order_skips, skips.terms.strict_order) == (True, True)
@@ -260,7 +256,6 @@ def test_an_order_key_has_a_policy_and_may_be_strict() -> None:
 
 def test_a_task_has_up_to_eight_limit_keys_each_once() -> None:
     made = row(limit_key=["bank:acme", "tenant:7", "bank:acme", 'a "quote" and \\'])
-
     assert made.limit_key == "bank:acme"
     assert made.terms.more_limit_keys == r"""{"tenant:7","a \"quote\" and \\"}"""
     assert row(limit_key=[]).limit_key is None
@@ -278,7 +273,6 @@ def test_what_is_said_of_an_order_key_needs_one(options) -> None:
 
 def test_an_unknown_option_names_the_known_ones() -> None:
     message = str(refusal(run_in=5))
-
     assert "options.run_in is unknown; a value for the handler goes" in message
     assert "; perhaps run_at is meant. Allowed" in message
     assert "biz_key, delay" in message
@@ -316,20 +310,17 @@ def test_run_at_together_with_delay_is_refused() -> None:
 
 def test_run_at_in_any_zone_is_admitted_as_the_instant_that_it_is() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5, minutes=30)))
-
     assert row(run_at=there).terms.run_at == NOON
 
 
 def test_wait_first_without_known_waits_is_refused() -> None:
     refused = refusal(wait_first=True)
-
     assert refused.path == "options.wait_first"
     assert "a known handler" in str(refused)
 
 
 def test_wait_first_waits_level_one_and_gives_each_level_one_run() -> None:
     admitted = row(wait_first=True, retry=NINE)
-
     assert admitted.terms.delay == timedelta(seconds=5)
     assert admitted.terms.retry_level == 1
     assert admitted.terms.max_attempts == 9
@@ -337,14 +328,12 @@ def test_wait_first_waits_level_one_and_gives_each_level_one_run() -> None:
 
 def test_wait_first_takes_the_waits_of_a_known_handler() -> None:
     admitted = row(spec=a_spec(retry=parse_policy("7s,1m"), max_attempts=3), wait_first=True)
-
     assert (admitted.terms.delay, admitted.terms.retry_level) == (timedelta(seconds=7), 1)
     assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, 2)
 
 
 def test_wait_first_leaves_a_number_of_attempts_that_the_handler_gave_alone() -> None:
     spec = a_spec(retry=parse_policy("7s,1m"), max_attempts=20)
-
     assert row(spec=spec, wait_first=True).terms.max_attempts is None
 
 
@@ -363,21 +352,17 @@ def test_max_attempts_wins_over_what_the_policy_implies() -> None:
 
 def test_a_policy_object_is_stored_as_its_text() -> None:
     policy = Exponential(timedelta(seconds=1), 3, timedelta(minutes=5), max_attempts=6)
-
     admitted = row(retry=policy)
-
     assert (admitted.terms.retry, admitted.terms.max_attempts) == ("exponential 1s x3 cap 5m", 6)
 
 
 def test_without_a_policy_of_its_own_a_task_leaves_it_to_its_handler() -> None:
     admitted = row(spec=a_spec(retry=parse_policy(NINE), max_attempts=10))
-
     assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, None)
 
 
 def test_a_known_handler_gives_name_and_queue() -> None:
     admitted = row(spec=a_spec(queue="points"))
-
     assert (admitted.terms.name, admitted.terms.queue) == ("points.grant", "points")
 
 
@@ -389,7 +374,6 @@ def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
     admitted = row(
         spec=a_spec(payload_type=PayloadType(Grant)), payload=Grant(orderId=3, points=[1])
     )
-
     assert admitted.payload == '{"orderId":3,"points":[1]}'
 
 
@@ -406,7 +390,6 @@ def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
 )
 def test_a_payload_that_the_known_handler_cannot_take_is_refused(payload, path: str) -> None:
     refused = refusal(spec=a_spec(payload_type=PayloadType(Grant)), payload=payload)
-
     assert refused.path == path
     assert "what Grant takes" in str(refused)
 
@@ -416,7 +399,6 @@ def test_a_model_that_cannot_be_written_is_refused_where_the_handler_is_known() 
         thing: object
 
     refused = refusal(spec=a_spec(payload_type=PayloadType(Opaque)), payload=Opaque(thing=object()))
-
     assert refused.path == "payload"
 
 
@@ -431,7 +413,6 @@ class TestWhatIsRemembered:
     def test_the_same_options_give_equal_rows_and_their_own_payloads_and_keys(self) -> None:
         first = row(payload={"n": 1}, biz_key="a", unique_key="b", priority=3, delay="5s")
         second = row(payload={"n": 2}, biz_key="c", priority=3, delay="5s")
-
         assert first.terms is second.terms
         assert (first.payload, first.biz_key, first.unique_key) == ('{"n":1}', "a", "b")
         assert (second.payload, second.biz_key, second.unique_key) == ('{"n":2}', "c", None)
@@ -444,7 +425,6 @@ class TestWhatIsRemembered:
         self, option: str, good, bad
     ) -> None:
         row(**{option: good})
-
         assert refusal(**{option: bad}).path == f"options.{option}"
 
     def test_a_refusal_is_repeated(self) -> None:
@@ -454,14 +434,12 @@ class TestWhatIsRemembered:
         waits = ["5s"]
         before = row(retry=waits)
         waits.append("9s")
-
         assert (before.terms.retry, row(retry=waits).terms.retry) == ("5s", "5s,9s")
 
     def test_headers_that_change_are_read_again(self) -> None:
         headers = {"a": 1}
         before = row(headers=headers)
         headers["a"] = 2
-
         assert (before.terms.headers, row(headers=headers).terms.headers) == ('{"a":1}', '{"a":2}')
 
     def test_a_handler_that_is_declared_anew(self) -> None:
@@ -472,12 +450,10 @@ class TestWhatIsRemembered:
     def test_a_random_first_wait_is_drawn_each_time(self) -> None:
         policy = "exponential 1h x2 cap 9h"
         waits = {row(wait_first=True, retry=policy).terms.delay for _ in range(9)}
-
         assert len(waits) == 9
 
     def test_instants_differ_though_they_look_alike(self) -> None:
         there = NOON.replace(tzinfo=timezone(timedelta(hours=5)))
-
         assert row(run_at=NOON).terms.run_at != row(run_at=there).terms.run_at
 
 
@@ -508,7 +484,6 @@ def test_any_options_at_all_are_admitted_or_refused_by_path(options, payload) ->
         assert 0 <= admitted.terms.priority <= 9
         assert timedelta(0) <= admitted.terms.delay
         return
-
     assert refused.path.startswith(("options.", "payload"))
 
 
@@ -546,7 +521,6 @@ SPEC = HandlerSpec("mail", lambda: None, payload_type=PayloadType(Mail))
 def test_objects_are_merged_and_null_removes(payload: Any, patch: Any, after: Any) -> None:
     """Among the examples of RFC 7396's appendix, those of objects."""
     before = repr(payload)
-
     assert apply_patch(payload, patch) == after
     assert repr(payload) == before
 
@@ -574,7 +548,6 @@ def test_what_the_model_takes_is_written_as_it_is() -> None:
 
 def test_what_is_given_as_it_is_stored_is_not_wrapped_once_more() -> None:
     either = HandlerSpec("t", print, payload_type=payload_type_of(dict[str, int] | list[int]))
-
     assert check_patched_payload("t", {"value": [1]}, either, 100) == '{"value":[1]}'
     with pytest.raises(InvalidSelectionError, match="its handler refuses the payload"):
         check_patched_payload("t", {"a": 1}, either, 100)
@@ -592,5 +565,4 @@ def test_what_is_given_as_it_is_stored_is_not_wrapped_once_more() -> None:
 def test_a_refusal_says_where_and_shows_no_value(payload: Any, where: str) -> None:
     with pytest.raises(InvalidSelectionError) as refusal:
         check_patched_payload("mail", payload, SPEC, 100)
-
     assert str(refusal.value) == f"its handler refuses {where}"

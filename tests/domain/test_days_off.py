@@ -71,9 +71,7 @@ def test_a_day_of_seconds_is_stepped_over_at_once() -> None:
 
     every = Counted(timedelta(seconds=1), datetime(2026, 1, 1, tzinfo=UTC))
     timing = with_days_off(every, BERLIN, DaysOff("de"), XMAS)
-
     at = timing.next_after(datetime(2026, 12, 24, 5, tzinfo=BERLIN))
-
     assert at == datetime(2026, 12, 27, tzinfo=BERLIN)
     assert calls < 6
 
@@ -95,13 +93,11 @@ def test_those_that_meet_on_a_day_are_one() -> None:
 def test_those_of_several_days_are_in_order_of_their_times() -> None:
     """The Thursday's 15:00 comes after the Saturday's 09:00, on the Monday of both."""
     odd = cron("0 9,15 * * thu,sat")
-
     assert shown(odd, MOVE, number=3) == ["Mon 28 09:00", "Mon 28 15:00", "Thu 31 09:00"]
 
 
 def test_a_single_instant() -> None:
     once = Once(datetime(2026, 12, 25, 8, tzinfo=BERLIN))
-
     assert shown(once, SKIP) == []
     assert shown(once, MOVE) == ["Mon 28 08:00"]
 
@@ -109,7 +105,6 @@ def test_a_single_instant() -> None:
 @pytest.mark.test_all
 def test_a_calendar_of_nothing_but_days_off_ends() -> None:
     every_day = {date(2026, 12, 1) + n * DAY for n in range(3660)}
-
     assert shown(cron("0 7 * * *"), SKIP, every_day, number=1) != []
     assert shown(cron("0 7 1 1 *"), SKIP, {date(y, 1, 1) for y in range(2026, 9000)}) == []
 
@@ -117,7 +112,6 @@ def test_a_calendar_of_nothing_but_days_off_ends() -> None:
 @pytest.mark.parametrize(("policy", "said"), [(SKIP, "not on"), (MOVE, "next working day")])
 def test_in_words(policy: OnDayOff, said: str) -> None:
     timing = with_days_off(cron("0 7 * * *"), BERLIN, DaysOff("de", policy), XMAS)
-
     assert said in timing.explain()
     assert timing.explain().endswith("days of de")
 
@@ -341,7 +335,6 @@ def test_what_pg_cron_reads_otherwise_or_not_at_all_is_refused(
     why = why_pg_cron_cannot_fire(schedule(cron=expression), NOW, "GMT")
     assert why is not None
     assert why.upper() == f"pg_cron does not read {term} as we do".upper()
-
     if at is None:
         with pytest.raises(UnreadError):
             Vixie(expression)

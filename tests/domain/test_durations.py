@@ -104,7 +104,6 @@ def test_what_is_no_duration_is_a_value_error(wrong) -> None:
 def test_a_refusal_repeats_only_the_beginning_of_a_long_value() -> None:
     with pytest.raises(ValueError, match="not a duration") as refused:
         parse_duration("secret " * 10_000)
-
     assert len(str(refused.value)) < 200
 
 
@@ -135,7 +134,6 @@ def test_anything_at_all_is_a_span_within_bounds_or_a_value_error(value) -> None
         span = parse_duration(value)
     except ValueError:
         return
-
     assert timedelta(0) <= span <= LONGEST
 
 
@@ -148,7 +146,6 @@ def test_a_handler_that_raises_is_not_heard() -> None:
     log = quiet_logger("tasks_app.test.quiet")
     handler = _RaisingHandler()
     log.addHandler(handler)
-
     try:
         log.error("lost")
     finally:
@@ -157,9 +154,7 @@ def test_a_handler_that_raises_is_not_heard() -> None:
 
 def test_it_is_the_logger_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
     log = quiet_logger("tasks_app.test.quiet")
-
     log.error("kept")
-
     assert log is logging.getLogger("tasks_app.test.quiet")
     assert [(r.message, r.funcName) for r in caplog.records] == [
         ("kept", "test_it_is_the_logger_of_its_name")
@@ -172,7 +167,6 @@ SECRET = '{"card": "canary ü"}'
 
 def test_what_was_encrypted_comes_back() -> None:
     token = Keyring({"k1": A}).seal(SECRET, "payload", "t")
-
     assert Keyring({"k2": B, "k1": A}).open(token, "payload", "t") == SECRET
     assert "canary" not in wrap_token(token)
     assert token.key_id == "k1"
@@ -184,7 +178,6 @@ def test_the_first_key_encrypts() -> None:
 
 def test_equal_values_look_different() -> None:
     ring = Keyring({"k1": A})
-
     assert len({ring.seal("x", "payload", "t").data for _ in range(100)}) == 100
 
 
@@ -194,10 +187,8 @@ def test_equal_values_look_different() -> None:
 def test_a_token_opens_only_as_its_own_kind_and_name(kind: str, name: str) -> None:
     ring = Keyring({"k1": A})
     token = ring.seal(SECRET, "payload", "t")
-
     with pytest.raises(SealBrokenError) as refusal:
         ring.open(token, kind, name)
-
     assert "canary" not in str(refusal.value)
 
 
@@ -205,7 +196,6 @@ def test_a_changed_byte_anywhere_breaks_it() -> None:
     ring = Keyring({"k1": A})
     token = ring.seal("x", "payload", "t")
     sealed = bytearray(base64.urlsafe_b64decode(token.data + "=="[: -len(token.data) % 4]))
-
     for place in range(len(sealed)):
         changed = bytes(sealed[:place]) + bytes([sealed[place] ^ 1]) + bytes(sealed[place + 1 :])
         data = base64.urlsafe_b64encode(changed).decode().rstrip("=")
@@ -221,14 +211,12 @@ def test_a_cut_or_invented_token_is_broken(data: str) -> None:
 
 def test_a_token_does_not_open_under_another_id_of_the_same_key() -> None:
     token = Keyring({"k1": A}).seal("x", "payload", "t")
-
     with pytest.raises(SealBrokenError):
         Keyring({"k2": A}).open(token._replace(key_id="k2"), "payload", "t")
 
 
 def test_a_missing_key_is_named() -> None:
     token = Keyring({"k1": A}).seal("x", "payload", "t")
-
     with pytest.raises(MissingKeyError, match="k1"):
         Keyring({"k2": B}).open(token, "payload", "t")
     with pytest.raises(MissingKeyError, match="none is configured"):
@@ -237,15 +225,12 @@ def test_a_missing_key_is_named() -> None:
 
 def test_no_key_is_shown() -> None:
     ring = Keyring({"k1": A})
-
     assert repr(ring) == str(ring) == "<keyring k1>"
 
 
 def test_keys_are_read_from_lines_and_commas() -> None:
     one, two = new_key(), base64.b64encode(b"\xff" * 32).decode()
-
     keys = read_keys(f"# of May\nk1:{one}\n\n k2:{two} ,k3:{new_key()}\n")
-
     assert list(keys) == ["k1", "k2", "k3"]
     assert keys["k2"] == b"\xff" * 32
 
@@ -259,7 +244,6 @@ GIVEN = base64.b64encode(b"k" * 32).decode()
 def test_a_wrong_key_is_refused_without_a_word_of_it(text: str) -> None:
     with pytest.raises(ValueError, match="such as 2026-01") as refusal:
         read_keys(text)
-
     assert len(text) < 9 or text.partition(":")[2] not in str(refusal.value)
 
 
@@ -288,7 +272,6 @@ def test_only_the_token_alone_is_an_encrypted_value() -> None:
 
 def test_people_see_which_key_it_needs() -> None:
     token = Keyring({"k1": A}).seal("x", "payload", "t")
-
     assert conceal_value({"$encrypted": str(token)}) == "encrypted (key k1)"
     assert conceal_value({"a": 1}) == {"a": 1}
 
@@ -298,7 +281,6 @@ def test_a_token_is_no_payload() -> None:
 
     stored = {"$encrypted": str(Keyring({"k1": A}).seal("x", "payload", "t"))}
     terms = validate_task(NewTask("t"), None, 1000).terms
-
     with pytest.raises(InvalidTaskError, match=r"payload\.\$encrypted is an encrypted value"):
         validate_task(NewTask("t", stored), None, 1000)
     assert validate_plain(NewTask("t", stored), terms, 1000) is None
@@ -307,7 +289,6 @@ def test_a_token_is_no_payload() -> None:
 def test_a_group_is_in_one_order_whoever_names_it() -> None:
     one = lock_parts(["b", "ä", "B"], ["a"], {"c": 3})
     other = lock_parts(("B", "b", "ä"), "a", {"c": 3})
-
     assert one == other
     assert [part.resource for part in one] == ["B", "a", "b", "c", "ä"]
     assert one[3] == LockPart("c", LockMode.COUNTED, 3)

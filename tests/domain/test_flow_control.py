@@ -45,7 +45,6 @@ TENANT = Gate(GateKind.KEY, "tenant:7")
 @pytest.mark.parametrize("kind", GateKind)
 def test_a_gates_text_can_be_read_again(kind: GateKind) -> None:
     gate = Gate(kind, "key of: two words")
-
     assert Gate.parse(str(gate)) == gate
 
 
@@ -56,7 +55,6 @@ def test_what_is_no_gate_is_refused() -> None:
 
 def test_of_limit_keys_the_exact_one_wins_then_the_longest_beginning() -> None:
     every, tenants, seven = (Limit(GateKind.KEY, t, 1) for t in ("*", "tenant:*", "tenant:7"))
-
     assert Limits([every, tenants, seven]).of(TENANT) is seven
     assert Limits([every, tenants]).of(TENANT) is tenants
     assert Limits([tenants, every]).of(Gate(GateKind.KEY, "other")) is every
@@ -69,7 +67,6 @@ def test_a_star_means_itself_in_queues_and_names() -> None:
 
 def test_a_task_stands_before_its_order_key_and_all_limits_that_are_set() -> None:
     limits = Limits([Limit(GateKind.NAME, "t", 1), Limit(GateKind.KEY, "tenant:*", 1)])
-
     assert limits.gates_of("q", "t", "o", "tenant:7") == (
         Gate(GateKind.ORDER, "o"),
         Gate(GateKind.NAME, "t"),
@@ -83,7 +80,6 @@ def test_a_task_stands_before_its_order_key_and_all_limits_that_are_set() -> Non
 )
 def test_a_bucket_fills_with_time_up_to_its_burst(left, since_s: float, holds: float) -> None:
     limit = Limit(GateKind.KEY, "k", None, 10, SECOND, 5)
-
     assert limit.tokens(left, since_s) == pytest.approx(holds)
 
 
@@ -111,26 +107,21 @@ def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
         Waiting(4, (a,)),
         Waiting(5, ()),
     ]
-
     admission = admit(waiting, {a: Capacity(2), b: Capacity(1)})
-
     assert admission.ids == [1, 4, 5]
     assert admission.held == {b: [2, 3]}
 
 
 def test_who_waits_for_a_gate_that_nobody_locked_is_left_out() -> None:
     admission = admit([Waiting(1, (TENANT,))], {})
-
     assert (admission.ids, admission.held) == ([], {})
 
 
 def test_of_an_order_key_the_head_passes_alone() -> None:
     gate = Gate(GateKind.ORDER, "o")
-
     admission = admit(
         [Waiting(1, (gate,)), Waiting(2, (gate,))], {gate: Capacity(1, 2, ordered=True)}
     )
-
     assert admission.ids == [2]
     assert admission.held == {gate: [1]}
     assert capacity_of(gate, None, 1, 2, None).free == 0
@@ -184,7 +175,6 @@ def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) 
 )
 def test_outcomes(state: BreakerState, good: int, bad: int, goes_to: BreakerState | None) -> None:
     step = step_after_calls(standing(state, good, bad))
-
     assert (step and step.state) == goes_to
 
 
@@ -192,7 +182,6 @@ def test_outcomes(state: BreakerState, good: int, bad: int, goes_to: BreakerStat
 @pytest.mark.parametrize("state", list(BreakerState))
 def test_an_operators_word_outranks_all_outcomes(mode: BreakerMode, state: BreakerState) -> None:
     late = standing(state, 5, 99, mode=mode, at=NOON + timedelta(days=1))
-
     assert step_after_calls(late) is None
     assert step_after_wait(late) is None
 
@@ -200,7 +189,6 @@ def test_an_operators_word_outranks_all_outcomes(mode: BreakerMode, state: Break
 def test_an_open_one_probes_when_its_time_is_over() -> None:
     early = standing(BreakerState.OPEN, at=NOON + timedelta(seconds=29))
     late = standing(BreakerState.OPEN, at=NOON + timedelta(seconds=30))
-
     assert step_after_wait(early) is None
     assert (step := step_after_wait(late)) is not None
     assert step.state is BreakerState.PROBING
@@ -210,7 +198,6 @@ def test_the_ramp_doubles_up_to_a_limit() -> None:
     rates = [next_ramp(0)]
     while rates[-1] < LONGEST_RAMP:
         rates.append(next_ramp(rates[-1]))
-
     assert rates[:3] == [FIRST_RAMP, 2 * FIRST_RAMP, 4 * FIRST_RAMP]
     assert rates[-1] == LONGEST_RAMP == next_ramp(LONGEST_RAMP)
 
@@ -232,9 +219,7 @@ def test_what_cannot_work_is_refused(wrong: object) -> None:
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0])
 def test_so_many_failures_open_it_and_one_less_does_not(good: int, bad: int, ratio: float) -> None:
     now = replace(standing(BreakerState.CLOSED, good, bad), breaker=replace(BANK, ratio=ratio))
-
     left = failures_to_open(now)
-
     if left == math.inf:
         assert step_after_calls(replace(now, bad=10**9)) is None
     else:
@@ -273,9 +258,7 @@ def test_keys_take_turns() -> None:
 
 def test_weights_are_shares_of_what_is_done() -> None:
     shares = Shares({"a": 3.0, "b": 0.5})
-
     went = Counter(keys_of(shares, waiting(a=1000, b=1000, c=1000), 900))
-
     assert went == {"a": 600, "b": 100, "c": 200}
     assert shares.share("a", ["a", "b", "c"]) == pytest.approx(600 / 900)
 
@@ -288,7 +271,6 @@ def test_what_one_leaves_the_others_have() -> None:
 def test_who_was_idle_has_saved_nothing_up() -> None:
     shares = Shares()
     keys_of(shares, waiting(a=10_000), 1_000)
-
     assert Counter(keys_of(shares, waiting(a=100, b=100), 20)) == {"a": 10, "b": 10}
 
 
@@ -296,7 +278,6 @@ def test_a_new_key_does_not_wait_for_those_before_it() -> None:
     shares = Shares()
     lines = waiting(a=100_000)
     keys_of(shares, lines, 5_000)
-
     assert "b" in keys_of(shares, {**lines, FairQueueKey("b", 5): [10**6]}, 2)
 
 
@@ -305,7 +286,6 @@ def test_shares_hold_however_few_go_at_a_time(step: int) -> None:
     shares, lines, went = Shares({"a": 2.0}), waiting(a=900, b=900), Counter[str]()
     for _ in range(0, 900, step):
         went.update(keys_of(shares, lines, step))
-
     assert abs(went["a"] - 2 * went["b"]) <= 3
 
 
@@ -313,13 +293,11 @@ def test_who_was_picked_and_did_not_go_is_not_charged() -> None:
     shares, lines = Shares(), waiting(a=100, b=100)
     first = shares.order(lines, 10)
     shares.went(first[:1])
-
     assert [pick.line.key for pick in shares.order(waiting(a=100, b=100), 3)] == ["b", "a", "b"]
 
 
 def test_a_key_s_better_priority_goes_first() -> None:
     picks = Shares().order(waiting(a={0: 5, 9: 5}), 5)
-
     assert {pick.line.priority for pick in picks} == {0}
 
 
@@ -347,7 +325,6 @@ def test_the_lowest_priority_gets_its_floor(step: int) -> None:
 def test_a_floor_is_of_what_its_key_gets() -> None:
     shares, lines = Shares(), waiting(a={0: 5_000, 9: 5_000}, b=5_000)
     picks = shares.order(lines, 2_000)
-
     went = Counter(pick.line for pick in picks)
     assert went[FairQueueKey("b", 5)] == 1_000
     assert went[FairQueueKey("a", 9)] == pytest.approx(1_000 / EVERY, abs=1)
@@ -356,9 +333,7 @@ def test_a_floor_is_of_what_its_key_gets() -> None:
 def test_what_did_not_have_to_wait_is_owed_nothing() -> None:
     shares = Shares()
     shares.went(shares.order(waiting(a={0: 100}), 100))
-
     picks = shares.order(waiting(a={0: 100, 9: 100}), EVERY - 1)
-
     assert {pick.line.priority for pick in picks} == {0}
 
 
@@ -366,7 +341,6 @@ def test_not_every_key_that_ever_was_is_remembered() -> None:
     shares = Shares(remembered=10)
     for number in range(100):
         shares.went(shares.order({FairQueueKey(f"k{number}", 5): [number]}, 1))
-
     assert len(shares._had) <= 10
 
 
@@ -408,16 +382,13 @@ def test_the_next_opening_is_the_first_minute_that_is_open(zone: str) -> None:
 
 def test_of_several_windows_the_nearest_opens_whatever_its_zone() -> None:
     windows = [parse_window("09:00-10:00 Pacific/Kiritimati"), parse_window("09:00-10:00")]
-
     opens = next_opening(windows, {}, datetime(2026, 6, 1, 12, tzinfo=UTC))
-
     assert opens == datetime(2026, 6, 1, 19, tzinfo=UTC)
 
 
 def test_a_window_on_days_that_are_all_holidays_never_opens() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     off = {now.date() + n * DAY for n in range(-9, 500)}
-
     assert next_opening([parse_window("01:00-02:00 not on off")], {"off": off}, now) is None
 
 

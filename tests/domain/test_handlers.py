@@ -90,9 +90,7 @@ NAMES = [type(ending[0]).__name__ for ending in ENDINGS]
 )
 def test_an_ending(ending: tuple, task: dict, column: int) -> None:
     error, charges = ending[0], ending[-1]
-
     decided = end(a_task(**task), error)
-
     assert decided.event is ending[column]
     assert decided.failures == task.get("failures", 0) + charges
     assert decided.cause == CAUSE
@@ -100,9 +98,7 @@ def test_an_ending(ending: tuple, task: dict, column: int) -> None:
 
 def test_a_return_is_a_success_that_charges_nothing() -> None:
     task = a_task(failures=2, retry_level=2)
-
     decided = settle_return(task, '{"a":1}', 12)
-
     assert (decided.event, decided.failures, decided.retry_level) == (Event.SUCCEED, 2, 2)
     assert (decided.result, decided.run_ms, decided.cause) == ('{"a":1}', 12, None)
     assert decided.fence == task.fence
@@ -111,28 +107,23 @@ def test_a_return_is_a_success_that_charges_nothing() -> None:
 @pytest.mark.parametrize(("failures", "wait_s"), [(0, 5), (1, 30), (2, 60), (3, 60)])
 def test_each_failure_waits_the_next_level(failures: int, wait_s: int) -> None:
     task = a_task(failures=failures, retry_level=failures, max_attempts=10)
-
     decided = end(task, ValueError())
-
     assert decided.retry_level == failures + 1
     assert decided.wait == timedelta(seconds=wait_s)
 
 
 def test_the_level_decides_the_wait_and_not_the_number_of_failures() -> None:
     decided = end(a_task(failures=0, retry_level=1), ValueError())
-
     assert (decided.retry_level, decided.wait) == (2, timedelta(seconds=30))
 
 
 def test_the_attempt_number_limits_nothing() -> None:
     task = a_task(fence=Fence(7, 1000, uuid4()), crashes=4)
-
     assert end(task, ValueError()).event is Event.RETRY
 
 
 def test_retry_after_overrides_the_wait_and_still_takes_a_level() -> None:
     decided = end(a_task(), Retry(after="7m"))
-
     assert (decided.wait, decided.retry_level) == (timedelta(minutes=7), 1)
 
 
@@ -142,36 +133,29 @@ def test_a_retry_after_nothing_comes_back_at_once() -> None:
 
 def test_a_snooze_waits_what_it_asks_for_and_keeps_its_level() -> None:
     decided = end(a_task(failures=1, retry_level=2), Snooze("5m"))
-
     assert (decided.wait, decided.retry_level) == (timedelta(minutes=5), 2)
 
 
 def test_a_rule_for_a_class_holds_for_its_descendants() -> None:
     decided = end(a_task(), KeyError("x"), on_error={LookupError: Reaction.FAIL})
-
     assert decided.event is Event.FAIL
 
 
 def test_the_rule_of_the_nearest_ancestor_wins() -> None:
     rules = {Exception: Reaction.FAIL, LookupError: Reaction.RETRY}
-
     assert end(a_task(), KeyError("x"), on_error=rules).event is Event.RETRY
 
 
 def test_a_rule_brings_an_at_most_once_task_back() -> None:
     rules = {ConnectionError: Reaction.RETRY}
-
     decided = end(a_task(at_most_once=True), ConnectionRefusedError(), on_error=rules)
-
     assert decided.event is Event.RETRY
 
 
 @pytest.mark.parametrize(("level", "wait_s"), [(0, 5), (1, 5), (2, 30)])
 def test_a_free_retry_charges_nothing_even_at_the_last_attempt(level: int, wait_s: int) -> None:
     rules = {ConnectionError: Reaction.RETRY_FREE}
-
     decided = end(a_task(failures=2, retry_level=level), ConnectionError(), on_error=rules)
-
     assert (decided.event, decided.failures, decided.retry_level) == (Event.RETRY, 2, level)
     assert decided.wait == timedelta(seconds=wait_s)
 
@@ -182,7 +166,6 @@ def test_a_rule_does_not_touch_the_five_endings() -> None:
 
 def test_a_death_charges_one_failure_and_waits() -> None:
     decided = settle_crash(a_task(), a_spec(), Cause("process died", "signal 9"), Random(1))
-
     assert (decided.event, decided.failures) == (Event.RETRY, 1)
     assert decided.wait == timedelta(seconds=5)
     assert decided.crashes is None
@@ -190,9 +173,7 @@ def test_a_death_charges_one_failure_and_waits() -> None:
 
 def test_the_last_death_leads_to_the_error_pool_with_its_cause() -> None:
     cause = Cause("process died", "signal 9")
-
     decided = settle_crash(a_task(failures=2), a_spec(), cause, Random(1))
-
     assert (decided.event, decided.failures, decided.cause) == (Event.FAIL, 3, cause)
 
 
@@ -200,14 +181,12 @@ def test_a_death_during_an_at_most_once_task_is_an_unknown_outcome() -> None:
     decided = settle_crash(
         a_task(at_most_once=True), a_spec(), Cause("process died", "signal 9"), Random(1)
     )
-
     assert decided.event is Event.FAIL
     assert decided.cause == Cause("outcome unknown", "signal 9")
 
 
 def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> None:
     decided = settle_crash(a_task(), None, CAUSE, Random(1))
-
     assert decided.event is Event.RETRY
     assert decided.wait is not None
     assert decided.wait <= timedelta(seconds=5)
@@ -215,13 +194,11 @@ def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> 
 
 def test_failed_charges_and_keeps_the_level() -> None:
     decided = settle_failure(a_task(failures=1, retry_level=1), CAUSE)
-
     assert (decided.event, decided.failures, decided.retry_level) == (Event.FAIL, 2, 1)
 
 
 def test_charged_takes_the_wait_that_it_is_given() -> None:
     decided = charge_failure(a_task(), None, CAUSE, Random(1), after=timedelta(seconds=9))
-
     assert decided.wait == timedelta(seconds=9)
 
 
@@ -255,9 +232,7 @@ def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over
 )
 def test_a_run_that_is_cut_off(word: str, task: dict, event: Event, failures: int) -> None:
     spec = a_spec(on_interrupt=Reaction(word))
-
     settlement = settle_interrupt(a_task(**task), spec, Random(1))
-
     assert (settlement.event, settlement.failures) == (event, failures)
     if task.get("at_most_once"):
         assert settlement.cause is not None
@@ -277,9 +252,7 @@ def only_ctx(ctx): ...
 
 def test_a_handler_gets_its_model_or_the_dict_itself() -> None:
     text = '{"order_id": 1}'
-
     typed = HandlerSpec("t", only_ctx, payload_type=PayloadType(Order))
-
     assert typed.payload(text) == Order(order_id=1)
     assert HandlerSpec("t", only_ctx).payload(text) == {"order_id": 1}
 
@@ -287,10 +260,8 @@ def test_a_handler_gets_its_model_or_the_dict_itself() -> None:
 @pytest.mark.parametrize("name", ["delay", "apply_async", "s"])
 def test_who_calls_a_handler_as_a_task_of_celery_is_told_what_to_call(name: str) -> None:
     handler = Handler(HandlerSpec("mail.send", only_ctx), only_ctx)
-
     with pytest.raises(AttributeError) as refused:
         getattr(handler, name)
-
     assert str(refused.value) == (
         f"mail.send is a handler, which has no {name}(). Create a task in your transaction: "
         "create_task(session, only_ctx, payload)."
@@ -306,7 +277,6 @@ def test_a_rule_is_found_through_the_ancestry_nearest_first() -> None:
     spec = HandlerSpec(
         "t", only_ctx, on_error={OSError: Reaction.RETRY_FREE, ConnectionError: Reaction.FAIL}
     )
-
     assert spec.reaction(ConnectionResetError()) is Reaction.FAIL
     assert spec.reaction(FileNotFoundError()) is Reaction.RETRY_FREE
     assert spec.reaction(ValueError()) is None
@@ -352,7 +322,6 @@ def test_a_colon_and_a_name_is_a_parameter(
     statement: str, text: str | None, names: tuple[str, ...]
 ) -> None:
     parsed = parse_statement(statement)
-
     assert (parsed.text, parsed.names) == (text or statement, names)
 
 

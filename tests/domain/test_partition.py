@@ -61,7 +61,6 @@ def test_what_is_right_has_no_problems() -> None:
 
 def test_a_gap() -> None:
     kind, message, numbers = only(plan_of((None, 10), (12, None)), facts_of())
-
     assert (kind, numbers) == (Fault.GAP, (1, 2))
     assert message == (
         "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition "
@@ -71,7 +70,6 @@ def test_a_gap() -> None:
 
 def test_an_overlap() -> None:
     kind, message, numbers = only(plan_of((None, 10), (8, None)), facts_of())
-
     assert (kind, numbers) == (Fault.OVERLAP, (1, 2))
     assert message == (
         "partition 1 (key < 10) and partition 2 (8 <= key) overlap: 8 <= key < 10 is in both. "
@@ -81,7 +79,6 @@ def test_an_overlap() -> None:
 
 def test_a_range_within_another_hides_no_gap() -> None:
     plan = plan_of((None, 50), (10, 20), (20, 30), (60, None))
-
     assert [(each.kind, each.numbers) for each in check_plan(plan, facts_of())] == [
         (Fault.OVERLAP, (1, 2)),
         (Fault.OVERLAP, (1, 3)),
@@ -91,7 +88,6 @@ def test_a_range_within_another_hides_no_gap() -> None:
 
 def test_short_coverage_at_both_ends() -> None:
     first, last = check_plan(plan_of((1, 50), (50, 99)), facts_of())
-
     assert first.kind == last.kind == Fault.SHORT
     assert str(first).startswith(
         "The least key is 0, but partition 1 (1 <= key < 50) is the first: "
@@ -105,7 +101,6 @@ def test_short_coverage_at_both_ends() -> None:
 
 def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
     kind, message, _ = only(plan_of((0, 100)), facts_of(above=True))
-
     assert kind is Fault.SHORT
     assert "one that no bound can name" in message
     assert check_plan(plan_of((0, None)), facts_of(above=True)) == []
@@ -119,16 +114,13 @@ def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
 
 def test_a_number_twice() -> None:
     twice = (Partition(1, range=Range(None, 5)), Partition(1, range=Range(5, None)))
-
     kind, message, numbers = only(plan_of(*twice), facts_of())
-
     assert (kind, numbers) == (Fault.DUPLICATE_NUMBER, (1,))
     assert "partition 1 (key < 5), partition 1 (5 <= key)" in message
 
 
 def test_a_reversed_and_an_empty_range() -> None:
     reversed_, empty = check_plan(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
-
     assert (reversed_.kind, reversed_.numbers) == (Fault.REVERSED, (3,))
     assert str(reversed_).startswith("partition 3 (9 <= key < 3) is reversed")
     assert (empty.kind, empty.numbers) == (Fault.EMPTY, (4,))
@@ -140,9 +132,7 @@ def test_a_reversed_and_an_empty_range() -> None:
 )
 def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
     plan = plan_of((None, bound), key_type=key_type)
-
     kind, message, numbers = only(plan, facts_of(key_type=key_type))
-
     assert (kind, numbers) == (Fault.WRONG_TYPE, (1,))
     assert f"is not of type {key_type}" in message
     assert "7" in message
@@ -150,23 +140,18 @@ def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
 
 def test_a_plan_of_another_type_than_the_key() -> None:
     kind, message, _ = only(plan_of((None, None)), facts_of(key_type=KeyType.DATE))
-
     assert kind is Fault.WRONG_TYPE
     assert "splits by integer, but the key is of type date: partition 1 (every key)" in message
 
 
 def test_too_few() -> None:
     assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Fault.TOO_FEW
-    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {
-        Fault.TOO_FEW,
-        Fault.SHORT,
-    }
+    assert {each.kind for each in check_plan(plan_of(), facts_of())} == {Fault.TOO_FEW, Fault.SHORT}
 
 
 def test_rows_without_a_key_have_one_owner() -> None:
     own = Partition(2, owns_null=True)
     every = Partition(1, range=Range())
-
     assert only(plan_of(every), facts_of(nulls=True))[0] is Fault.UNOWNED
     assert check_plan(plan_of(every, own), facts_of(nulls=True)) == []
     both = plan_of(every, own, Partition(3, owns_null=True))
@@ -196,7 +181,6 @@ def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
 
     facts = Facts(KeyType.TEXT, {None: Extent()})
     text = KeyType.TEXT
-
     assert check_plan(plan_of(*(hashed(n, n) for n in range(3)), key_type=text), facts) == []
     missing = only(plan_of(hashed(1, 0), hashed(2, 1), key_type=text), facts)
     assert missing[0] is Fault.SHORT
@@ -208,9 +192,7 @@ def test_bytes_of_a_file_are_covered() -> None:
     first = Partition(1, PartitionKind.SEGMENT, Range(0, 10), source="f")
     rest = Partition(2, PartitionKind.SEGMENT, Range(12, 20), source="f")
     facts = Facts(KeyType.INTEGER, {"f": Extent(0, 19)})
-
     kind, message, _ = only(plan_of(first, rest), facts)
-
     assert kind is Fault.GAP
     assert "partition 1 (0 <= byte < 10 of f)" in message
 
@@ -235,9 +217,7 @@ def test_a_partition_that_spans_two_of_the_database() -> None:
 
 def test_a_source_without_a_partition() -> None:
     facts = Facts(KeyType.INTEGER, {"t_1": Extent(0, 1), "t_2": Extent(0, 1), "t_3": Extent()})
-
     kind, message, _ = only(plan_of(Partition(1, range=Range(), source="t_1")), facts)
-
     assert kind is Fault.SHORT
     assert "No partition covers t_2" in message
 
@@ -249,9 +229,7 @@ bounds = st.lists(st.one_of(st.none(), st.integers(-3, 8)), min_size=2, max_size
 def test_a_plan_without_problems_owns_each_key_once_and_any_other_has_one(pairs: list) -> None:
     spans = [Range(*pair) for pair in pairs]
     extent = Extent(0, 5)
-
     problems = check_plan(plan_of(*pairs), Facts(KeyType.INTEGER, {None: extent}))
-
     owners = [sum(key in span for span in spans) for key in range(6)]
     if not problems:
         assert owners == [1] * 6
@@ -262,7 +240,6 @@ def test_a_plan_without_problems_owns_each_key_once_and_any_other_has_one(pairs:
 @given(cuts=st.lists(st.integers(0, 20), unique=True).map(sorted))
 def test_ranges_between_cuts_have_no_problems(cuts: list[int]) -> None:
     plan = plan_of(*((span.low, span.high) for span in ranges_between(cuts)))
-
     assert check_plan(plan, facts_of(0, 20)) == []
 
 
@@ -279,7 +256,6 @@ KEYS = [
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_comes_back(key: tuple) -> None:
     again = unpack_keyset(json.loads(json.dumps(pack_keyset(key))))
-
     assert again == key
     assert [type(part) for part in again] == [type(part) for part in key]
 

@@ -144,7 +144,6 @@ def test_bad_json_is_refused_with_its_path_and_what_is_allowed(
 ) -> None:
     with pytest.raises(InvalidTaskError) as refused:
         encode_object(payload, "payload", LIMIT)
-
     assert refused.value.path.startswith(path)
     assert problem in str(refused.value)
     assert allowed in str(refused.value).partition("Allowed: ")[2]
@@ -153,7 +152,6 @@ def test_bad_json_is_refused_with_its_path_and_what_is_allowed(
 def test_a_refusal_does_not_repeat_the_value() -> None:
     with pytest.raises(InvalidTaskError) as refused:
         encode_object({"card": "4111-1111\x00"}, "payload", LIMIT)
-
     assert "4111" not in str(refused.value)
 
 
@@ -161,7 +159,6 @@ def test_few_objects_that_unfold_into_billions_are_refused_at_once() -> None:
     value: list = []
     for _ in range(30):
         value = [value] * 10
-
     with pytest.raises(InvalidTaskError, match="more than 65536 values"):
         encode_object({"bomb": value}, "payload", LIMIT)
 
@@ -187,7 +184,6 @@ ADMITTED = [
 @pytest.mark.parametrize(("payload", "read"), ADMITTED, ids=range(len(ADMITTED)))
 def test_good_json_is_read_back_as_it_was_written(payload, read) -> None:
     text = encode_object(payload, "payload", LIMIT)
-
     assert decode(text, "payload") == (payload if read is None else read)
 
 
@@ -210,7 +206,6 @@ def test_every_finite_float_is_written_without_loss_and_without_an_exponent_that
 ) -> None:
     text = encode(value, "x", 999)
     found = json.loads(text)
-
     assert (type(found), found) == (float, value)
     assert "e+" not in text
 
@@ -218,7 +213,6 @@ def test_every_finite_float_is_written_without_loss_and_without_an_exponent_that
 @pytest.mark.parametrize("text", ["\\u0000123.0", '"\\u0000123.0"', '\\"\\u00001.0', "123.0"])
 def test_text_that_looks_like_how_a_float_is_written_stays_text(text: str) -> None:
     value = [text, 1e16, {text: text}, Color.RED]
-
     assert json.loads(encode(value, "x", 999)) == [text, 1e16, {text: text}, "red"]
 
 
@@ -258,7 +252,6 @@ def test_the_short_way_admits_only_what_the_long_way_does_and_writes_the_same(va
     short = encode_plain(value, 200)
     if short is None:
         return
-
     assert json.loads(short) == json.loads(_encode_checked(value, "payload", 200, None))
 
 
@@ -277,7 +270,6 @@ def test_usual_payloads_go_the_short_way(value) -> None:
 
 def test_a_huge_value_in_few_objects_is_not_unfolded_by_the_short_way() -> None:
     line = [0] * 60_000
-
     with pytest.raises(InvalidTaskError, match="more than 65536 values"):
         encode_object({"bomb": [line] * 60_000}, "payload", LIMIT)
 
@@ -293,7 +285,6 @@ class TestToJson:
 
     def test_it_writes_what_is_otherwise_refused(self) -> None:
         text = encode({"a": [{3, 1}], "b": 1}, "payload", LIMIT, self.written)
-
         assert json.loads(text) == {"a": [[1, 3]], "b": 1}
 
     def test_what_it_does_not_know_either_is_refused_with_its_path(self) -> None:
@@ -406,7 +397,6 @@ def kept(payload: Any, spec: HandlerSpec | None) -> Any:
 def test_a_secret_that_would_be_stars_is_refused_with_its_path(annotation, payload, path) -> None:
     with pytest.raises(InvalidTaskError) as refusal:
         kept(payload, None if annotation is None else typed(annotation))
-
     assert refusal.value.path == path
     assert str(refusal.value) == (
         f"{path} is a secret, which pydantic writes as stars. Allowed: a reference to the secret, "

@@ -122,7 +122,6 @@ def kept(annotation: Any, payload: Any) -> Any:
 )
 def test_what_is_kept_is_json_and_read_back_equal(annotation, payload, stored) -> None:
     found = kept(annotation, payload)
-
     assert stored in (found, None)
     again = PayloadType(annotation).read(json.dumps(found))
     if not isinstance(payload, dict):
@@ -166,7 +165,6 @@ def test_what_is_kept_is_json_and_read_back_equal(annotation, payload, stored) -
 def test_what_does_not_fit_is_refused_at_the_create(annotation, payload, path, allowed) -> None:
     with pytest.raises(InvalidTaskError) as refused:
         kept(annotation, payload)
-
     assert refused.value.path == path
     assert allowed in str(refused.value)
 
@@ -222,7 +220,6 @@ def test_what_would_be_read_as_another_value_is_refused_with_its_path(
         InvalidTaskError, match="is written in one way and read in another"
     ) as refused:
         kept(annotation, payload)
-
     assert refused.value.path == path
 
 
@@ -242,7 +239,6 @@ def test_what_differs_only_for_python_is_admitted(annotation, payload) -> None:
 
 def test_of_a_type_with_objects_and_others_an_object_is_never_taken_for_the_stored_form() -> None:
     either = dict[str, list[int]] | list[int]
-
     assert kept(either, {"value": [1]}) == {"value": {"value": [1]}}
     assert kept(either, [1]) == {"value": [1]}
 
@@ -253,7 +249,6 @@ def test_a_strict_model_reads_from_json_what_it_wrote() -> None:
         amount: Decimal
 
     bill = Bill(day=date(2031, 1, 1), amount=Decimal("1.50"))
-
     assert PayloadType(Bill).read(json.dumps(kept(Bill, bill))) == bill
     assert kept(Bill, {"day": "2031-01-01", "amount": "1.50"})
 
@@ -288,7 +283,6 @@ def test_a_fault_in_a_payload_is_explained_by_its_path_and_without_its_value(
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         Order.model_validate(payload)
-
     where, problem = explain(refused.value)
     assert where == path
     assert problem.startswith("is refused: ")
@@ -318,18 +312,12 @@ def test_a_model_may_be_completed_after_the_declaration() -> None:
         price: int
 
     Late.model_rebuild(_types_namespace={"Later": Later})
-
     assert late.read('{"line": {"price": 1}}').line.price == 1
 
 
 def test_a_dataclass_is_as_good_as_a_model_where_the_handler_is_not_known() -> None:
     row = validate_task(NewTask("t", Parcel(1.5, date(2031, 1, 1), [Line(price=1)])), None, LIMIT)
-
-    assert json.loads(row.payload) == {
-        "weight": 1.5,
-        "due": "2031-01-01",
-        "lines": [{"price": 1}],
-    }
+    assert json.loads(row.payload) == {"weight": 1.5, "due": "2031-01-01", "lines": [{"price": 1}]}
     with pytest.raises(InvalidTaskError, match="a pydantic model or a dataclass"):
         validate_task(NewTask("t", Parcel), None, LIMIT)
 
@@ -360,7 +348,6 @@ def test_a_policy_object_is_taken_as_it_is(policy) -> None:
 
 def test_the_level_table_of_the_design_is_read() -> None:
     policy = parse_policy(NINE)
-
     assert policy == Levels(seconds(5, 30, 60, 600, 1800, 3600, 21600, 86400, 172800))
     assert policy.max_attempts == 10
     assert str(policy) == NINE
@@ -376,15 +363,12 @@ def test_a_single_duration_is_a_table_of_one_level() -> None:
 
 def test_beyond_its_end_a_level_table_repeats_the_last_wait() -> None:
     policy = Levels(seconds(5, 30, 60))
-
     waits = [policy.wait(level, Random(1)) for level in (1, 2, 3, 4, 30_000)]
-
     assert waits == list(seconds(5, 30, 60, 60, 60))
 
 
 def test_a_fixed_policy_waits_the_same_each_time() -> None:
     policy = parse_policy("fixed 30s")
-
     assert [policy.wait(level, Random(1)) for level in (1, 2, 99)] == list(seconds(30, 30, 30))
     assert policy.max_attempts == 3
 
@@ -416,7 +400,6 @@ def test_jitter_makes_a_wait_longer_up_to_its_share_and_never_shorter(
     jitter: int, level: int, seed: int
 ) -> None:
     said = (5, 30, 60)[min(level, 3) - 1]
-
     for policy in (Levels(seconds(5, 30, 60), jitter), Fixed(timedelta(seconds=said), 3, jitter)):
         wait = policy.wait(level, Random(seed)).total_seconds()
         assert said <= wait <= said * (1 + jitter / 100) + 0.000_001
@@ -424,9 +407,7 @@ def test_jitter_makes_a_wait_longer_up_to_its_share_and_never_shorter(
 
 def test_jitter_uses_the_whole_range() -> None:
     policy, rng = parse_policy("10s jitter 50%"), Random(7)
-
     waits = [policy.wait(1, rng).total_seconds() for _ in range(400)]
-
     assert min(waits) < 10.1
     assert max(waits) > 14.9
     assert 12 < sum(waits) / len(waits) < 13
@@ -438,17 +419,13 @@ def test_full_jitter_stays_between_zero_and_the_ceiling_of_its_level(
 ) -> None:
     policy = Exponential(timedelta(seconds=1), factor, timedelta(hours=1))
     ceiling = min(factor ** min(level - 1, 64), 3600)
-
     wait = policy.wait(level, Random(seed))
-
     assert 0 <= wait.total_seconds() <= ceiling + 0.000_001
 
 
 def test_full_jitter_uses_the_whole_range_and_not_only_its_end() -> None:
     policy, rng = parse_policy("exponential 1s x2 cap 1h"), Random(7)
-
     waits = [policy.wait(4, rng).total_seconds() for _ in range(400)]
-
     assert min(waits) < 0.5
     assert 7.5 < max(waits) <= 8
     assert 3.4 < sum(waits) / len(waits) < 4.6
@@ -456,7 +433,6 @@ def test_full_jitter_uses_the_whole_range_and_not_only_its_end() -> None:
 
 def test_the_cap_bounds_the_highest_levels() -> None:
     policy, rng = Exponential(timedelta(seconds=5), 2, timedelta(minutes=1)), Random(7)
-
     assert max(policy.wait(32_000, rng) for _ in range(200)) <= timedelta(minutes=1)
 
 
@@ -533,7 +509,6 @@ def test_any_text_is_a_policy_or_a_value_error(text: str) -> None:
         policy = parse_policy(text)
     except ValueError:
         return
-
     assert parse_policy(str(policy)) == policy
 
 
@@ -560,7 +535,6 @@ LEGAL = {
 
 def test_the_table_holds_exactly_the_moves_of_the_design() -> None:
     moves = {(s.value, e.value, to.value) for (s, e), to in TRANSITIONS.items()}
-
     assert moves == LEGAL
 
 
@@ -570,7 +544,6 @@ def test_an_event_leads_where_the_table_says_or_is_refused_by_name(
     state: State, event: Event
 ) -> None:
     targets = [to for s, e, to in LEGAL if (s, e) == (state, event)]
-
     if targets:
         assert [next_state(state, event)] == targets
     else:

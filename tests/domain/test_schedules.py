@@ -180,16 +180,13 @@ def test_times_that_were_worked_out_by_hand(
         at = next_cron(expression, zone_of("Europe/Berlin"), at)
         assert at is not None
         found.append(at)
-
     assert found == [datetime.fromisoformat(instant) for instant in expected]
 
 
 def test_next_is_strictly_later_and_in_utc() -> None:
     on_it = datetime(2025, 6, 1, 12, tzinfo=UTC)
-
     after = next_cron("0 * * * *", zone_of("UTC"), on_it)
     just_before = next_cron("0 * * * *", zone_of("UTC"), on_it - timedelta(microseconds=1))
-
     assert (after, just_before) == (on_it + timedelta(hours=1), on_it)
     assert after is not None
     assert after.tzinfo is UTC
@@ -277,9 +274,7 @@ def test_what_is_on_time_fires_whatever_the_policy(policy: str) -> None:
 )
 def test_of_what_was_missed_the_policy_chooses(policy: str, expected: list) -> None:
     now = NOON - 30 * M
-
     due = due_instants(HOURLY, parse_missed(policy), since=NOON - 5 * H, now=now, until=None)
-
     assert due.instants == expected
     assert due.next_at == NOON
 
@@ -290,9 +285,7 @@ def test_one_for_all_is_none_if_one_comes_on_time_anyway() -> None:
 
 def test_the_end_is_the_last_that_fires() -> None:
     end = NOON - 2 * H
-
     due = due_instants(HOURLY, FireAll(), since=NOON - 4 * H, now=NOON, until=end)
-
     assert due.instants == [NOON - n * H for n in (4, 3, 2)]
     assert due.next_at is None
     assert fires(HOURLY, "skip", NOON, NOON + S, until=NOON) == [NOON]
@@ -306,7 +299,6 @@ def test_many_are_fired_in_parts_and_none_twice_or_never() -> None:
         all_ += due.instants
         assert due.next_at is not None
         since = due.next_at
-
     assert all_ == [NOON - n * S for n in range(1500, -1, -1)]
 
 
@@ -314,9 +306,7 @@ def test_many_are_fired_in_parts_and_none_twice_or_never() -> None:
 @pytest.mark.parametrize("policy", ["skip", "fire_once", "fire_all(100)"])
 def test_years_of_missed_seconds_are_not_counted_off(policy: str) -> None:
     began = time.process_time()
-
     instants = fires(EVERY_SECOND, policy, NOON - 3000 * D)
-
     assert instants[-1] == NOON
     assert time.process_time() - began < 1
 
@@ -400,9 +390,7 @@ def test_one_that_was_queued_goes_first(policy: str, busy: bool, expected: Overl
 @pytest.mark.parametrize("busy", [True, False])
 def test_no_instant_is_lost_and_nothing_is_made_of_nothing(policy: Overlap, busy: bool) -> None:
     instants = [A + n * timedelta(minutes=1) for n in range(5)]
-
     verdict = judge_overlap(policy, instants, None, busy=busy)
-
     queued = [] if verdict.queued is None else [verdict.queued]
     assert sorted([*verdict.made, *queued, *verdict.without]) == instants
     assert judge_overlap(policy, [], None, busy=busy) == OverlapVerdict()
@@ -414,7 +402,6 @@ S_OF_TIMING, H_OF_TIMING = timedelta(seconds=1), timedelta(hours=1)
 
 def test_an_interval_counts_from_its_anchor_which_is_the_first() -> None:
     every = Every(90 * S_OF_TIMING, NOON_OF_TIMING)
-
     assert every.next_after(NOON_OF_TIMING - 5 * H_OF_TIMING) == NOON_OF_TIMING
     assert every.next_after(NOON_OF_TIMING - S_OF_TIMING) == NOON_OF_TIMING
     assert every.next_after(NOON_OF_TIMING) == NOON_OF_TIMING + 90 * S_OF_TIMING
@@ -425,7 +412,6 @@ def test_an_interval_counts_from_its_anchor_which_is_the_first() -> None:
 def test_an_interval_does_not_mind_the_clocks() -> None:
     berlin = timezone(timedelta(hours=1))
     every = Every(24 * H_OF_TIMING, datetime(2025, 3, 29, 12, tzinfo=berlin))
-
     assert every.next_after(datetime(2025, 3, 30, tzinfo=UTC)) == datetime(
         2025, 3, 30, 11, tzinfo=UTC
     )
@@ -456,9 +442,7 @@ def test_between_includes_its_start_and_not_its_end() -> None:
 )
 def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text: str) -> None:
     given = {"cron": None, "every": None, "at": None, **when}
-
     assert timing_text(**given, zone="UTC") == (kind, text)
-
     timing = timing_of(kind, text, "Europe/Berlin", NOON_OF_TIMING)
     again = {TimingKind.CRON: Cron, TimingKind.EVERY: Every, TimingKind.ONCE: Once}
     assert type(timing) is again[kind]
@@ -482,7 +466,6 @@ def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text:
 )
 def test_what_cannot_be_is_refused(when: dict, said: str) -> None:
     given = {"cron": None, "every": None, "at": None, "zone": "UTC", **when}
-
     with pytest.raises(InvalidScheduleError, match=said):
         timing_text(**given)
 

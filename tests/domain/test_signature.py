@@ -99,7 +99,6 @@ def with_defaults(ctx, payload: Order | None = None): ...
 )
 def test_a_handler_takes_ctx_or_ctx_and_payload(function, takes_payload, checked_as) -> None:
     takes, payload_type = signature_of(function, TaskContext, AsyncTaskContext)
-
     assert takes is takes_payload
     assert (payload_type and payload_type.name) == checked_as
 
@@ -192,7 +191,6 @@ def with_lazy_field(ctx, totals: Totals): ...
 def test_what_cannot_work_is_refused_by_name_with_what_to_do(function, complaint: str) -> None:
     with pytest.raises(HandlerError) as refused:
         signature_of(function, TaskContext, AsyncTaskContext)
-
     assert f"test_signature.{function.__name__} " in str(refused.value)
     assert complaint in str(refused.value)
     assert str(refused.value).endswith(".")
@@ -212,7 +210,6 @@ def test_a_wrapped_function_has_the_signature_of_what_it_wraps() -> None:
     def wrapper(*args: Any, **kwargs: Any) -> None: ...
 
     takes, payload_type = signature_of(wrapper, TaskContext, AsyncTaskContext)
-
     assert takes
     assert payload_type is not None
     assert payload_type.name == "Order"

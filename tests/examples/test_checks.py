@@ -81,24 +81,20 @@ def test_missing_or_double_points_are_seen(evening: Evidence) -> None:
     order(evening, 1)
     points(evening, 1)
     good = checks.points_are_granted_once(evening)
-
     points(evening, 1)
     double = checks.points_are_granted_once(evening)
     order(evening, 2)
     execute(evening.connection, "DELETE FROM demo_shop.points")
     points(evening, 2)
     missing = checks.points_are_granted_once(evening)
-
     assert holds(good, double, missing) == [True, False, False]
 
 
 def test_a_task_of_an_order_that_was_rolled_back_is_seen(evening: Evidence) -> None:
     evening.diary.rolled_back.append(7)
     good = checks.rolled_back_orders_left_nothing(evening)
-
     finished(evening, 1, "points.grant", biz_key="order:7")
     bad = checks.rolled_back_orders_left_nothing(evening)
-
     assert holds(good, bad) == [True, False]
 
 
@@ -126,12 +122,10 @@ def test_a_paid_order_that_was_cancelled_is_seen(evening: Evidence) -> None:
     order(evening, 2, cancelled=True)
     cancellation(evening, 2)
     good = checks.only_unpaid_orders_are_cancelled(evening)
-
     cancellation(evening, 2)
     double = checks.only_unpaid_orders_are_cancelled(evening)
     execute(evening.connection, "UPDATE demo_shop.cancellations SET order_id = 1 WHERE id = 1")
     paid = checks.only_unpaid_orders_are_cancelled(evening)
-
     assert holds(good, double, paid) == [True, False, False]
 
 
@@ -142,10 +136,8 @@ def test_poison_must_have_run_three_times_and_say_why(evening: Evidence) -> None
     for number in (1, 2):
         attempt(evening, 1, number, "process died")
     twice = checks.poison_is_put_away(evening)
-
     attempt(evening, 1, 3, "process died")
     thrice = checks.poison_is_put_away(evening)
-
     assert holds(none, twice, thrice) == [False, False, True]
 
 
@@ -153,11 +145,9 @@ def test_a_neighbour_that_was_charged_is_seen(evening: Evidence) -> None:
     finished(evening, 1, "points.grant", failures=1, attempt=2)
     attempt(evening, 1, 1, "ConnectionError")
     good = checks.nobody_else_is_charged(evening)
-
     finished(evening, 2, "points.grant", failures=1, attempt=2)
     attempt(evening, 2, 1, "process died")
     bad = checks.nobody_else_is_charged(evening)
-
     assert holds(good, bad) == [True, False]
 
 
@@ -165,10 +155,8 @@ def test_a_refused_mail_must_lie_in_the_error_pool_with_its_code(evening: Eviden
     order(evening, 1)
     evening.diary.refused.append(1)
     absent = checks.refused_mail_is_in_the_error_pool(evening)
-
     finished(evening, 1, "order.confirm", biz_key="order:1", error="MailRefusedError: SMTP 550")
     present = checks.refused_mail_is_in_the_error_pool(evening)
-
     assert holds(absent, present) == [False, True]
 
 
@@ -193,10 +181,8 @@ def test_an_effect_without_its_outcome_is_seen(evening: Evidence) -> None:
     finished(evening, 1, "points.grant")
     points(evening, 1)
     good = checks.effects_match_outcomes(evening)
-
     points(evening, 2)
     bad = checks.effects_match_outcomes(evening)
-
     assert holds(good, bad) == [True, False]
     assert "points.grant" in bad.figure
 
@@ -207,18 +193,15 @@ def test_a_payslip_that_only_one_side_knows_of_is_seen(evening: Evidence) -> Non
         "INSERT INTO demo_shop.payslips (id, employee_id, cents, mailed_at) VALUES (1, 1, 1, now())"
     )
     execute(evening.connection, sql)
-
     unseen = checks.payslips_are_mailed(evening)
     mails = {("payslip:1", "key"): 1}
     seen = checks.payslips_are_mailed(Evidence(evening.connection, evening.diary, mails))
-
     assert holds(unseen, seen) == [False, True]
 
 
 def test_a_day_without_its_accidents_is_seen(evening: Evidence) -> None:
     quiet = checks.accidents_happened(evening)
     evening.diary.in_hand, evening.diary.forgotten = 0, 0
-
     assert holds(quiet, checks.accidents_happened(evening)) == [False, True]
 
 

@@ -80,10 +80,8 @@ def send(to: str, key: UUID) -> None:
 
 def test_an_accepted_mail_is_counted_under_its_key(server: MailServer) -> None:
     key = uuid4()
-
     send("ada@example.org", key)
     send("ada@example.org", key)
-
     assert server.accepted == {("order:1", str(key)): 2}
 
 
@@ -92,18 +90,15 @@ def test_a_refused_address_is_final_and_its_name_stays_out_of_the_message(
 ) -> None:
     with pytest.raises(MailRefusedError) as caught:
         send(NOBODY, uuid4())
-
     assert str(caught.value) == "SMTP 550"
     assert not server.accepted
 
 
 def test_a_mail_that_is_put_off_is_taken_the_second_time(server: MailServer) -> None:
     key = uuid4()
-
     with pytest.raises(MailPutOffError, match="SMTP 451"):
         send(f"tony{PATIENCE}", key)
     send(f"tony{PATIENCE}", key)
-
     assert server.accepted == {("order:1", str(key)): 1}
 
 
@@ -111,24 +106,20 @@ def test_a_line_that_breaks_late_leads_to_a_second_copy_with_the_same_key(
     server: MailServer,
 ) -> None:
     key = uuid4()
-
     with pytest.raises(smtplib.SMTPServerDisconnected):
         send(f"frances{FAR_AWAY}", key)
     send(f"frances{FAR_AWAY}", key)
-
     assert server.accepted == {("order:1", str(key)): 2}
 
 
 def test_a_server_that_was_down_comes_back_on_its_port_and_remembers(server: MailServer) -> None:
     key = uuid4()
     send("ada@example.org", key)
-
     server.down()
     with pytest.raises(OSError, match="refused"):
         send("ada@example.org", key)
     server.up()
     send("ada@example.org", key)
-
     assert server.accepted == {("order:1", str(key)): 2}
 
 
@@ -179,9 +170,7 @@ def night(engine: Engine, database_url: str, examples: Path, tmp_path: Path) -> 
 def test_statistics_of_a_day(night: Night, examples: Path) -> None:
     night("sales", str(examples / "batch" / "sales.py"), str(ROWS))
     night("sales", "-m", "tasks_app", "batch", "start", "sales", '{"day": "2026-11-21"}')
-
     night("sales", "-m", "tasks_app", "work", "--drain")
-
     counted = "SELECT city, count(*), sum(cents) FROM orders GROUP BY city ORDER BY city"
     assert night.sql("SELECT status FROM task_batch") == [("COMPLETED",)]
     assert night.sql("SELECT city, orders, cents FROM sales_of_day ORDER BY city") == night.sql(
@@ -196,9 +185,7 @@ def test_a_payroll_becomes_payslips(night: Night, examples: Path, tmp_path: Path
     damaged = (tmp_path / "payroll.csv").read_text().replace("\n7,", "\nseven,")
     (tmp_path / "payroll.csv").write_text(damaged)
     night("payroll", "-m", "tasks_app", "batch", "start", "payroll", params)
-
     night("payroll", "-m", "tasks_app", "work", "--drain")
-
     assert night.sql("SELECT status FROM task_batch") == [("COMPLETED",)]
     bad = 1 + ROWS // 50_000
     assert night.sql("SELECT count(*) FROM payroll") == [(ROWS - bad,)]
@@ -258,7 +245,6 @@ def run_demo(folder: Path, examples: Path, *options: str) -> subprocess.Complete
 @pytest.mark.timeout(200)
 def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: Path) -> None:
     ended = run_demo(folder, examples)
-
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("✔") >= 16
     assert [word in ended.stdout for word in ("⚡ kill -9", "⚡ FLUSHALL")] == [True, True]
@@ -305,7 +291,6 @@ def read_until(terminal: int, words: str) -> str:
 @pytest.mark.timeout(200)
 def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examples: Path) -> None:
     ended = run_demo(folder, examples, "--sabotage")
-
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "✘ Every order has its points exactly once" in ended.stdout
     assert "worker.log" in ended.stdout
@@ -346,7 +331,6 @@ def test_a_database_that_cannot_be_had_is_a_sentence(
     folder: Path, examples: Path, url: str, status: int, said: str
 ) -> None:
     ended = run_demo(folder, examples, f"--database-url={url}")
-
     assert ended.returncode == status
     assert said in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
@@ -371,7 +355,6 @@ def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     without = _activation()
     (tmp_path / ".venv/bin/activate").touch()
-
     assert (without, _activation()) == ("", ". .venv/bin/activate && ")
 
 
@@ -391,7 +374,6 @@ def test_it_stays_only_where_there_is_a_terminal_on_both_ends(
             answers[ends[0] is terminal, ends[1] is terminal] = _somebody_watches()
             monkeypatch.undo()
     os.close(ours)
-
     assert answers == {(True, True): True, (False, True): False, (True, False): False}
 
 

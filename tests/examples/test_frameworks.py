@@ -98,15 +98,12 @@ def test_an_order_and_its_task_commit_together(
     engine: Engine, settings: Settings, framework: Callable[[], Ask]
 ) -> None:
     ask = framework()
-
     placed = ask("POST", "/orders", item="book")
     assert placed.status == 201
     order, task = f"/orders/{placed.body['order_id']}", f"/order-tasks/{placed.body['task_id']}"
     assert ask("GET", order).body == {"item": "book", "confirmed": False}
     assert ask("GET", task).body == {"state": "PENDING", "error": None}
-
     drain(settings)
-
     assert ask("GET", order).body == {"item": "book", "confirmed": True}
     assert ask("GET", task).body == {"state": "SUCCEEDED", "error": None}
 
@@ -116,9 +113,7 @@ def test_a_refused_order_leaves_no_task(
     engine: Engine, settings: Settings, framework: Callable[[], Ask]
 ) -> None:
     ask = framework()
-
     assert ask("POST", "/orders", item="unicorn").status == 409
-
     assert (count(engine, "orders"), count(engine, "task_pending")) == (0, 0)
     assert ask("GET", "/orders/1").status == 404
 
@@ -126,10 +121,8 @@ def test_a_refused_order_leaves_no_task(
 @pytest.mark.parametrize("framework", [fastapi, litestar])
 def test_the_dashboard_is_mounted(settings: Settings, framework: Callable[[], Ask]) -> None:
     ask = framework()
-
     for path in ("/tasks/", "/tasks/tasks"):
         page = ask("GET", path)
-
         assert page.status == 200
         assert 'href="/tasks/queues"' in page.body
     assert ask("GET", "/tasks/static/app.css").status == 200

@@ -72,7 +72,6 @@ def a_file(folder: Path, *wrong: str) -> Path:
 def test_wrong_lines_are_left_out_and_counted(shop: Shop, tmp_path: Path) -> None:
     assert shop.upload(a_file(tmp_path, "b,??", "c,-1", "d", "e,7,8")).startswith("Import ")
     drained = shop.drained().assert_succeeded()
-
     assert shop.prices == RIGHT
     (told,) = drained.of("import.tell").succeeded
     with shop.engine.connect() as connection:
@@ -86,10 +85,8 @@ def test_a_crash_costs_no_line_and_writes_none_twice(shop: Shop, tmp_path: Path)
         for statement in TWICE:
             connection.execute(text(statement))
     shop.upload(a_file(tmp_path))
-
     crash_next("import.prices:load")
     drained = shop.drained().assert_succeeded()
-
     assert any(run.attempt > 1 for run in drained.of("import.prices:load").runs)
     assert shop.prices == RIGHT
 
@@ -99,7 +96,6 @@ def test_the_same_file_is_imported_once(shop: Shop, tmp_path: Path) -> None:
     shop.upload(path)
     assert shop.upload(path) == HERE
     shop.drained().assert_succeeded()
-
     assert shop.upload(path.rename(tmp_path / "again.csv")) == HERE
 
 

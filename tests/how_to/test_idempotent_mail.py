@@ -60,10 +60,8 @@ def mails(load: Load) -> Any:
 
 def test_a_second_copy_has_the_id_of_the_first(mails: Any, session: Session, post: Post) -> None:
     mails.order_placed(session, 7, TO)
-
     crash_next("mail.confirm")
     drain(session).assert_succeeded()
-
     first, second = post.ids
     assert first == second
 
@@ -72,7 +70,6 @@ def test_an_order_has_one_confirmation(mails: Any, session: Session, post: Post)
     assert mails.order_placed(session, 7, TO).created
     drain(session).assert_succeeded()
     travel("400d", session)
-
     assert not mails.order_placed(session, 7, TO).created
     drain(session)
     assert len(post.ids) == 1
@@ -83,9 +80,7 @@ def test_a_wrong_address_fails_at_once_without_its_name(
 ) -> None:
     post.replies = ["550 no such user"]
     mails.order_placed(session, 7, TO)
-
     (run,) = drain(session).failed
-
     assert run.error == "Fail: SMTP 550"
 
 
@@ -95,7 +90,6 @@ def test_an_address_that_is_put_off_is_tried_again(
     post.replies = ["451 come back later"]
     mails.order_placed(session, 7, TO)
     assert [run.error for run in drain(session).waiting] == ["Retry: SMTP 451"]
-
     travel("1m", session)
     drain(session).assert_succeeded()
     assert len(post.ids) == 1
@@ -111,7 +105,6 @@ def test_a_server_that_is_away_charges_nothing(
     for _ in range(10):  # more often than `retry` allows
         assert drain(session).waiting
         travel("1h", session)
-
     monkeypatch.setenv("SHOP_SMTP", here)
     travel("1h", session)
     drain(session).assert_succeeded()
@@ -123,9 +116,7 @@ def test_at_most_once_is_not_run_again(
 ) -> None:
     goodbye = load("idempotent-mail/once.py").goodbye
     create_task(session, goodbye, mails.Confirmation(order_id=7, to=TO))
-
     crash_next(goodbye)
     (run,) = drain(session).failed
-
     assert "outcome unknown" in str(run.error)
     assert len(post.ids) == 1

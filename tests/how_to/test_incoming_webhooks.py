@@ -83,7 +83,6 @@ def test_an_event_that_comes_again_is_handled_once(
     drain(settings).assert_succeeded()
     with order.begin() as connection:
         travel("29d", connection)
-
     assert post("e1", body) == 204
     assert version(order) == 1
     assert tasks(order) == 1
@@ -97,7 +96,6 @@ def test_events_that_come_in_the_wrong_order_leave_what_is_newer(
         body = body_of(event)
         post(f"e{event}", body)
         drain(Settings(database_url=database_url)).assert_succeeded()
-
     assert version(order) == 2
 
 

@@ -35,7 +35,6 @@ def test_kubernetes_knows_the_job() -> None:
 def test_the_job_is_the_owners_like_beat() -> None:
     spec = JOB["spec"]["template"]["spec"]
     (container,), (beat,) = spec["containers"], pod("beat")["containers"]
-
     assert container["envFrom"] == beat["envFrom"]
     assert container["image"] == beat["image"]
     assert container["securityContext"] == beat["securityContext"]
@@ -44,21 +43,18 @@ def test_the_job_is_the_owners_like_beat() -> None:
 
 def test_it_makes_and_explains_the_secrets_that_are_read() -> None:
     read = {s for name in ("worker", "beat", "metrics", "dashboard") for s in secrets(name)}
-
     assert set(re.findall(r"create secret generic (\S+)", SHELL)) == read
     assert set(first_column(PAGE)) == read
 
 
 def test_it_applies_every_manifest() -> None:
     applied = set(re.findall(r"-f deploy/kubernetes/(\S+)", SHELL))
-
     assert applied == {path.name for path in FOLDER.iterdir()}
 
 
 def test_what_it_says_of_the_end_is_in_the_worker() -> None:
     spec = pod("worker")
     (container,) = spec["containers"]
-
     assert spec["terminationGracePeriodSeconds"] == 120
     assert {"name": "TASKS_APP_STOP_GRACE", "value": "100s"} in container["env"]
     assert "120 s in `worker.yaml`" in PAGE

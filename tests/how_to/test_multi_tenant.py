@@ -95,14 +95,12 @@ def test_a_task_without_a_tenant_fails_and_finds_none_of_an_earlier_run(
     with shop.engine.begin() as connection:
         create_task(connection, "look")
     (failed,) = shop.drained().failed
-
     assert seen == ["7"]
     assert str(failed.error).startswith("Fail: The task has no tenant")
 
 
 def test_a_task_has_the_keys_of_its_tenant(tenants: Any, session: Session) -> None:
     tenants.create_for(session, 7, "work", {}, priority=1)
-
     keys = session.execute(text("SELECT fair_key, limit_key, priority FROM task_pending")).one()
     assert keys == ("tenant:7", "tenant:7", 1)
 
@@ -114,9 +112,7 @@ def test_one_tenant_is_held_by_a_limit_of_its_own(shop: Shop) -> None:
     handler("work", registry=shop.registry)(lambda ctx: ctx.headers["tenant"])
     for tenant in (7, 8):
         shop.create(tenant, "work", 9)
-
     order = [run.result for run in shop.drained()]
-
     assert (order.count(7), order.count(8)) == (1, 9)
 
 

@@ -50,7 +50,6 @@ def test_each_night_makes_the_report_of_the_day_before(reports: Any, shop: Sessi
     for _ in range(3):
         travel("1d", shop)
         drain(shop).assert_succeeded()
-
     instants = fire_at(shop)
     assert {(i.hour, i.minute) for i in instants} == {(0, 15)}
     assert [*stored(shop)] == [i.date() - timedelta(days=1) for i in instants]
@@ -59,10 +58,8 @@ def test_each_night_makes_the_report_of_the_day_before(reports: Any, shop: Sessi
 
 def test_by_hand_it_is_the_report_of_the_day_before(reports: Any, shop: Session) -> None:
     drain(shop)  # enters the schedule
-
     run_schedule(shop, "report.nightly")
     drain(shop).assert_succeeded()
-
     assert len(stored(shop)) == 1
 
 
@@ -72,9 +69,7 @@ def test_a_day_is_that_of_the_shop_also_when_clocks_change(reports: Any, shop: S
     for end in ends:
         order(shop, end)
         order(shop, end - timedelta(minutes=1))
-
     run(reports.make, reports.Day(day=day), session=shop)
-
     assert stored(shop) == {day: 2}
 
 

@@ -67,10 +67,8 @@ def test_a_copy_comes_before_the_next_event_of_its_object(
 ) -> None:
     for number in (1, 2):
         events.emit(session, "order.paid", "order:7", number=number)
-
     crash_next("event.publish")
     drain(session).assert_succeeded()
-
     (one, first), (again, copy), (two, second) = consumer.received()
     assert (one, again, two) == (1, 1, 2)
     assert first == copy != second
@@ -83,7 +81,6 @@ def test_an_event_waits_for_the_broker_and_the_next_one_behind_it(
     monkeypatch.setenv("EVENTS_URL", f"amqp://127.0.0.1:{choose_port(None)}")
     for number in (1, 2):
         events.emit(session, "order.paid", "order:7", number=number)
-
     for _ in range(6):  # more often than `retry` allows
         drained = drain(session)
         assert len(drained.waiting) == 1
@@ -97,13 +94,11 @@ def test_nothing_is_told_of_what_is_rolled_back(events: Any, session: Session) -
     with session.begin_nested() as inner:
         events.emit(session, "order.paid", "order:7", number=1)
         inner.rollback()
-
     assert created(session) == []
 
 
 def test_a_consumer_knows_what_it_has_seen(session: Session) -> None:
     session.execute(text("CREATE TABLE seen_event (id text PRIMARY KEY)"))
     (insert,) = blocks(page("outbox-to-a-broker"), "sql")
-
     assert session.scalar(text(insert), {"message_id": "a"}) == "a"
     assert session.scalar(text(insert), {"message_id": "a"}) is None

@@ -50,7 +50,6 @@ def test_each_endpoint_has_a_delivery_of_its_own(outbox: Any, shop: Session, web
     outbox.tell(shop, 1, EVENT)
     keys = shop.execute(text("SELECT fair_key, limit_key FROM task_pending")).all()
     assert {*keys} == {("endpoint:1",) * 2, ("endpoint:2",) * 2}
-
     assert drain(shop).assert_succeeded().counts == {"SUCCEEDED": 2}
     assert [json.loads(asked.body) for asked in web.asked] == [EVENT, EVENT]
     assert len({asked.headers["webhook-id"] for asked in web.asked}) == 2
@@ -61,10 +60,8 @@ def test_a_copy_has_the_id_of_the_first_and_a_signature(
 ) -> None:
     shop.execute(text("DELETE FROM webhook_endpoint WHERE id = 2"))
     outbox.tell(shop, 1, EVENT)
-
     crash_next("webhook.deliver")
     drain(shop).assert_succeeded()
-
     first, second = web.asked
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     for asked in web.asked:
@@ -80,7 +77,6 @@ def test_an_endpoint_that_fails_delays_no_other_and_is_asked_for_three_days(
     web.answer = lambda _: Answer(500)
     outbox.tell(shop, 1, EVENT)
     assert [run.error for run in drain(shop).waiting] == ["Retry: HTTP 500"] * 2
-
     waited = 0
     while (drained := drain(shop)).failed == []:
         waited += 1
@@ -96,7 +92,6 @@ def test_an_endpoint_that_is_gone_is_asked_no_more(outbox: Any, shop: Session, w
     outbox.tell(shop, 1, EVENT)
     late = outbox.Delivery(endpoint=1, body="{}")
     create_tasks(shop, [NewTask(outbox.deliver, late, delay="1h")])
-
     assert {run.result for run in drain(shop).succeeded} == {410}
     travel("1h", shop)
     assert [str(run.error) for run in drain(shop).set_aside] == ["Cancel: the endpoint is gone"]
@@ -105,5 +100,4 @@ def test_an_endpoint_that_is_gone_is_asked_no_more(outbox: Any, shop: Session, w
 
 def test_the_limit_of_the_guide_is_for_each_endpoint(session: Session) -> None:
     set_limit(session, "key", "endpoint:*", most=2)
-
     assert [(limit.target, limit.most) for limit in list_limits(session)] == [("endpoint:*", 2)]

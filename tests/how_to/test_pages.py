@@ -23,7 +23,6 @@ def test_it_is_in_the_contents(name: str) -> None:
 @each
 def test_it_is_short_and_says_what_happens_when_it_fails(name: str) -> None:
     text = page(name)
-
     assert len(text.splitlines()) <= 120
     assert "\n## When it fails\n" in text
     assert "\nRead on: " in text
@@ -37,7 +36,6 @@ def test_each_of_its_files_is_loaded_by_a_test(name: str) -> None:
 @each
 def test_it_has_no_block_of_a_kind_that_nobody_tests(name: str) -> None:
     tested = {"python", "bash", "console", "ini", "yaml", "sql"}
-
     assert set(re.findall(r"^```(\w*)$", page(name), re.MULTILINE)) - {""} <= tested
 
 
@@ -45,5 +43,4 @@ def test_it_has_no_block_of_a_kind_that_nobody_tests(name: str) -> None:
 def test_blocks_other_than_python_are_read_by_its_own_test(name: str) -> None:
     kinds = set(re.findall(r"^```(ini|yaml|sql)$", page(name), re.MULTILINE))
     own = PROJECT / "tests/how_to" / f"test_{name.replace('-', '_')}.py"
-
     assert not kinds or all(f'"{kind}"' in own.read_text() for kind in kinds)

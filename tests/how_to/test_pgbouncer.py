@@ -97,7 +97,6 @@ def test_the_engine_of_the_guide_prepares_nothing(
 ) -> None:
     plain = create_engine(database_url)
     engine = database(database_url).engine
-
     assert prepared(plain) > 0
     assert prepared(engine) == 0
     plain.dispose()
@@ -131,10 +130,7 @@ def test_nobody_listens_behind_it_and_that_is_said(
     behind = Database(pooled, prepare=False)
     settings = Settings(database_url=pooled, prepare=False)
     with Listener(behind, heard.append):
-        until(
-            lambda: any("through the pooler" in said for said in caplog.messages),
-            20,
-        )
+        until(lambda: any("through the pooler" in said for said in caplog.messages), 20)
 
     with behind.begin() as connection:
         (finding,) = wake_ups(connection, settings)

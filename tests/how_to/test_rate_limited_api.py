@@ -54,9 +54,7 @@ def test_each_customer_has_a_rate(crm: Any, session: Session, web: Web) -> None:
     set_limit(session, "key", "crm:customer:*", rate="1/1h", burst=2)
     push(session, crm, 9, limit_key="crm:customer:7")
     push(session, crm, 1, limit_key="crm:customer:8")
-
     drain(session)
-
     assert len(web.asked) == 3
 
 
@@ -65,9 +63,7 @@ def test_a_task_needs_room_in_each_of_its_limits(crm: Any, session: Session, web
     set_limit(session, "name", "crm.push", rate="1/1h", burst=3)
     for customer in (7, 8):
         push(session, crm, 9, limit_key=f"crm:customer:{customer}")
-
     drain(session)
-
     assert len(web.asked) == 3
 
 
@@ -85,14 +81,12 @@ def test_the_answer_says_when_and_nothing_is_charged(
 ) -> None:
     web.answer = lambda _: answer
     (task,) = push(session, crm)
-
     for _ in range(6):  # more often than `retry` allows
         (run,) = drain(session).waiting
         assert run.wait is not None
         assert run.wait.total_seconds() == pytest.approx(wait, abs=1)
         travel(wait, session)
     assert get_task(session, task).failures == 0
-
     web.answer = lambda _: Answer(204)
     drain(session).assert_succeeded()
 
@@ -100,7 +94,6 @@ def test_the_answer_says_when_and_nothing_is_charged(
 def test_an_outage_is_waited_for_uncharged(crm: Any, session: Session, web: Web) -> None:
     web.answer = lambda _: Answer(503)
     (task,) = push(session, crm)
-
     assert drain(session).waiting
     assert get_task(session, task).failures == 0
 
@@ -108,15 +101,12 @@ def test_an_outage_is_waited_for_uncharged(crm: Any, session: Session, web: Web)
 def test_what_is_refused_fails_at_once(crm: Any, session: Session, web: Web) -> None:
     web.answer = lambda _: Answer(422)
     push(session, crm)
-
     assert [run.error for run in drain(session).failed] == ["Fail: HTTP 422"]
 
 
 def test_a_call_that_is_made_again_has_its_key(crm: Any, session: Session, web: Web) -> None:
     push(session, crm)
-
     crash_next("crm.push")
     drain(session).assert_succeeded()
-
     first, second = web.asked
     assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]

@@ -93,7 +93,6 @@ def test_commands_that_read_work_there_and_others_say_why_not(
     standby: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=standby)
-
     for command in (["list"], ["stats"], ["metrics", "--once"]):
         assert run(*command).returncode == 0, command
     assert "tasks_app_up 1" in run("metrics", "--once").stdout

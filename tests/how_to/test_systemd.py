@@ -23,20 +23,17 @@ def said(name: str, unit: str = "tasks-app-worker@.service") -> list[str]:
 
 def test_it_writes_the_files_that_the_units_read() -> None:
     read = {file for unit in UNITS for file in said("EnvironmentFile", unit)}
-
     assert FILES.keys() == read
 
 
 def test_its_variables_are_settings() -> None:
     known = {f"TASKS_APP_{name.upper()}" for name in Settings.model_fields} | {"PYTHONPATH"}
-
     assert {name for names in FILES.values() for name in names} <= known
 
 
 def test_it_starts_every_unit_where_the_units_are() -> None:
     (enabled,) = re.findall(r"^systemctl enable --now (.*)$", SHELL, re.MULTILINE)
     units = {re.sub(r"@\w+", "@", name) + ".service" for name in enabled.split()}
-
     assert units == UNITS.keys()
     assert all(said("WorkingDirectory", unit) == ["/srv/tasks_app"] for unit in UNITS)
     assert all(said("ExecStart", unit)[0].startswith("/srv/tasks_app/.venv/bin/") for unit in UNITS)

@@ -90,9 +90,7 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     with engine.begin() as connection:
         a_child(connection)
         a_scan(connection)
-
     findings = examine(settings)
-
     assert set(levels(not_of_a_given_server(findings))) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
@@ -110,7 +108,6 @@ def test_bloated_indexes_are_told(
         RelationSize("t", "heap", "table", 80 << 20, 1),
     ]
     monkeypatch.setattr(database, "sizes", lambda _: found)
-
     assert said(database.bloat(connection, settings)) == ["warn bloat: 70 MB are wasted by fat"]
 
 
@@ -121,7 +118,6 @@ def test_old_servers_and_other_encodings_are_told(
     for other in ({"major": 13}, {"major": 14}, {"major": 19}, {"encoding": "SQL_ASCII"}, {}):
         pretend(**other)
         seen += levels(database.version(connection, settings))
-
     assert seen == ["fail", "ok", "warn", "fail", "ok"]
 
 
@@ -149,7 +145,6 @@ def test_a_newer_schema_that_admits_this_code_is_a_warning(
     admitted = database.schema(connection, settings)
     connection.execute(newer, {"oldest": "9999"})
     refused = database.schema(connection, settings)
-
     assert said(admitted)[0].startswith("warn schema: The schema has version 9999; this code is")
     assert said(refused)[0].startswith("fail schema: This code is older than the schema: ")
     assert [f.advice for f in (*admitted, *refused)] == [
@@ -181,7 +176,6 @@ def test_a_server_that_forgets_commits_is_told(connection: Connection, settings:
     good = database.durability(connection, settings)
     connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
     bad = database.durability(connection, settings)
-
     assert said([*good, *bad]) == [
         "ok durability: commits survive a crash of the server",
         "warn durability: synchronous_commit = off",
@@ -198,7 +192,6 @@ def test_a_pooler_that_drops_what_we_set_is_seen(
         with ends.begin() as connection_of_ours:
             ours += database.planner(connection_of_ours, settings)
         ends.dispose()
-
     assert levels([*dropped, *ours]) == ["warn", "ok", "ok"]
     assert "enable_seqscan = on" in dropped[0].fact
     assert "TASKS_APP_PREPARE=off" in dropped[0].advice
@@ -209,7 +202,6 @@ def test_it_says_who_is_told_of_new_tasks(connection: Connection, settings: Sett
     found += database.wake_ups(connection, settings.model_copy(update={"hints": False}))
     notifications.install_trigger(connection)
     found += database.wake_ups(connection, settings)
-
     tells = "ok wake-ups: the database notifies tasks-app work and beat "
     assert said(found) == [
         f"{tells}not of those that SQL creates (tasks-app notify install)",
@@ -225,7 +217,6 @@ def test_a_server_that_cuts_off_handlers_is_seen(
     for span in ("20s", "5min"):
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{span}'")
         seen += database.handlers(connection, settings)
-
     assert levels(seen) == ["ok", "warn", "ok"]
     assert seen[1].fact.endswith("cut off by idle_in_transaction_session_timeout = 20 s")
 
@@ -272,7 +263,6 @@ def test_vacuum_that_is_switched_off_is_seen(
     (table,) = database.vacuum(connection, settings)
     pretend(autovacuum=False)
     (everywhere,) = database.vacuum(connection, settings)
-
     assert levels([*good, table, everywhere]) == ["ok", "fail", "fail"]
     assert table.advice == "ALTER TABLE task_pending RESET (autovacuum_enabled);"
 
@@ -302,7 +292,6 @@ def test_more_children_than_connections_are_seen(
     for most in (needed, needed - 1):
         pretend(connections=most)
         seen += said(database.connections(connection, settings))
-
     assert seen == [
         f"ok connections: {whose} take up to {needed} of {needed}",
         f"warn connections: {whose} take up to {needed} of {needed - 1}",
@@ -315,9 +304,7 @@ def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings
     connection.execute(text(f"GRANT UPDATE ON task_pending TO {role}"))
     for n in range(2):
         a_child(connection, f"w{n}")
-
     (finding,) = database.connections(connection, settings)
-
     assert finding.fact == (
         f"2 children take up to 10, the connection limit of role {role} is 5, and 0 are in use"
     )
@@ -332,7 +319,6 @@ def test_transactions_that_hold_vacuum_up_are_named(
         patient = database.transactions(mine, settings)
         monkeypatch.setattr(database, "LONG_IDLE", timedelta(0))
         (finding,) = database.transactions(mine, settings)
-
     assert levels(patient) == ["ok"]
     assert finding.fact.startswith("idle and open: ")
     assert f"session {pid} of {engine.url.username} for 0 s" in finding.fact
@@ -345,9 +331,7 @@ def test_a_statement_that_runs_for_long_is_named(
         "session 7", "report", idle=False, open_for=timedelta(hours=3)
     )
     monkeypatch.setattr(diagnostics, "open_transactions", lambda _: [busy] * 5)
-
     (finding,) = database.transactions(connection, settings)
-
     assert finding.fact.startswith("long open: session 7 of report for 3 h, session 7")
     assert finding.fact.endswith("and 2 more")
 
@@ -515,7 +499,6 @@ def test_a_task_that_no_scan_could_start_does_not_wait_for_more_workers(
     a_child(connection, queues=["default", "mail"])
     create_task(connection, "t", queue="mail")
     queue_settings.pause(connection, "mail")
-
     assert said(work.waiting(connection, settings, due_work(connection))) == [
         "ok due tasks: none waits that could run"
     ]
@@ -542,7 +525,6 @@ def test_a_failed_task_may_have_no_text(connection: Connection, settings: Settin
     task = claimed_task(connection)
     settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("OSError", "away")))
     connection.exec_driver_sql("UPDATE task_error SET error = NULL")
-
     assert said(work.failed(connection, settings)) == ["warn failed: 1 of t: without a text"]
 
 
@@ -568,7 +550,6 @@ def test_queues_that_somebody_stopped_are_told(connection: Connection, settings:
     none = flow_control.paused(connection, settings)
     queue_settings.pause(connection, "mail", "the provider is down")
     (finding,) = flow_control.paused(connection, settings)
-
     assert none == []
     assert finding.fact.startswith("mail is paused since 20")
     assert finding.fact.endswith("Z: the provider is down")
@@ -579,9 +560,7 @@ def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
     connection: Connection, settings: Settings
 ) -> None:
     queue_settings.pause(connection, "*")
-
     (finding,) = flow_control.paused(connection, settings)
-
     assert finding.advice == "To resume: tasks-app resume --all"
 
 
@@ -591,7 +570,6 @@ def test_what_waits_for_long_is_told(connection: Connection, settings: Settings)
     fresh = work.waiting(connection, settings, due_work(connection))
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
     late = work.waiting(connection, settings, due_work(connection))
-
     assert said([*fresh, *late]) == [
         "ok due tasks: 1 waiting, t in default for 0 s",
         "warn due tasks: 1 waiting, t in default for 3 h",
@@ -626,7 +604,6 @@ def test_runs_that_had_no_end_are_counted(connection: Connection, settings: Sett
     put(connection, "a", part(at, 3, outcome=CountedOutcome.LEFT))
     roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
     bad = work.left(connection, settings)
-
     assert said([*good, *bad]) == [
         "ok runs: each run of the last day has ended",
         "warn runs: 3 runs of the last day had no end, and went back",
@@ -641,7 +618,6 @@ def test_ids_that_will_be_given_twice_are_told_and_migrate_sets_them_forward(
     connection.execute(text("SELECT setval('task_pending_id_seq', 1, false)"))
     (bad,) = database.sequences(connection, settings)
     maintenance.advance_sequences(connection)
-
     fact = f"task_pending_id_seq gives 1 next, but {task_id} is taken: ids would repeat"
     assert (good, bad.fact) == ([], fact)
     assert database.sequences(connection, settings) == []
@@ -651,7 +627,6 @@ def test_ids_that_will_be_given_twice_are_told_and_migrate_sets_them_forward(
 def test_every_sequence_of_ours_is_compared(connection: Connection) -> None:
     query = "SELECT sequencename FROM pg_sequences WHERE schemaname = current_schema()"
     there = connection.exec_driver_sql(query).scalars().all()
-
     assert sorted(maintenance.GIVEN) == sorted(name for name in there if name.startswith("task"))
 
 
@@ -660,7 +635,6 @@ def test_rows_that_the_database_refuses_are_told(
 ) -> None:
     row_by_row(connection, [7], lambda _: connection.exec_driver_sql("SELECT 1 / 0"), "rescue")
     (found,) = work.refused(connection, settings)
-
     assert found.fact.startswith("rescue refused: 7 (DivisionByZero 22012), the last at 2")
     assert found.level == "fail"
 
@@ -710,16 +684,13 @@ def test_a_breaker_that_probes_and_holds_nothing_needs_nobody(
     circuit_breakers.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
     circuit_breakers.override(connection, "bank", BreakerMode.OPEN)
     circuit_breakers.override(connection, "bank", BreakerMode.AUTO)
-
     (finding,) = flow_control.dependencies(connection, settings)
-
     assert said([finding])[0].startswith("ok breakers: bank is probing since 2")
     assert finding.advice == "Nothing to do: the next task decides."
 
 
 def test_nobody_at_the_other_end_is_one_finding() -> None:
     (finding,) = examine(Settings(database_url="postgresql+psycopg://u:secret@127.0.0.1:1/x"))
-
     assert (finding.subject, finding.away) == ("database", True)
     assert "secret" not in str(finding)
 
@@ -728,7 +699,6 @@ def test_nobody_at_the_other_end_is_one_finding() -> None:
 def test_a_url_that_is_none_is_said_without_its_secret(url: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Settings(database_url=url)
-
     assert "secret" not in str(refused.value)
 
 
@@ -740,7 +710,6 @@ def test_a_check_that_is_forbidden_is_a_warning(engine: Engine, settings: Settin
         return []
 
     findings = run_checks([peep], engine, settings)
-
     assert said(findings) == ["warn peep: could not be checked (SQLSTATE 42501)"]
 
 
@@ -752,5 +721,4 @@ def test_messages_of_another_pool_are_told_until_none_came_for_long(
     now = connection.execute(text("SELECT statement_timestamp()")).scalar_one()
     then = now - timedelta(minutes=minutes_ago)
     leader_lease.count_foreign_messages(connection, leader_lease.SCAN, 3, now=then)
-
     assert levels(work.strangers(connection, settings)) == levels_

@@ -101,7 +101,6 @@ def test_functions_without_pg_cron_are_told_and_none_are_not(
 
 def test_jobs_in_another_database_are_found(there: Engine, settings: Settings) -> None:
     (fine,) = said(there, settings)
-
     assert fine.startswith("ok 3 jobs of pg_cron 1.")
 
 
@@ -178,7 +177,6 @@ def test_another_role_is_told_who_may_ask(server: CronServer, settings: Settings
     other = Settings(database_url=url.render_as_string(hide_password=False))
     found = said(engine, other)
     engine.dispose()
-
     assert found == ["ok only the owner of the tables sees functions and jobs"]
 
 
@@ -222,14 +220,12 @@ def said_of_locks(connection: Connection, settings_of_locks: Settings) -> list[s
 def test_all_is_well(connection: Connection, settings_of_locks: Settings) -> None:
     wanted(connection, "one")
     wanted(connection, "two")
-
     assert said_of_locks(connection, settings_of_locks) == ["ok 1 held, 1 waited for"]
 
 
 def test_a_lease_that_is_over(connection: Connection, settings_of_locks: Settings) -> None:
     wanted(connection, "one")
     connection.execute(text("UPDATE task_lock_holder SET lease_until = now() - interval '3 min'"))
-
     assert said_of_locks(connection, settings_of_locks) == [
         "warn one holds a 3 min beyond its lease"
     ]
@@ -239,7 +235,6 @@ def test_a_long_wait(connection: Connection, settings_of_locks: Settings) -> Non
     for who in ("one", "two", "three"):
         wanted(connection, who)
     connection.execute(text("UPDATE task_lock_holder SET asked_at = now() - interval '4 min'"))
-
     assert said_of_locks(connection, settings_of_locks) == [
         "warn two has waited for a for 4 min and 1 more"
     ]
@@ -270,14 +265,12 @@ def test_one_that_is_late(said_of_schedules, connection: Connection) -> None:
     change(connection, "next_run_at = statement_timestamp() - interval '61 min'")
     (finding,) = said_of_schedules()
     assert finding.startswith("fail s should have fired 61 min")
-
     change(connection, "enabled = false")
     assert said_of_schedules() == ["ok 0 enabled, none is late"]
 
 
 def test_one_that_is_broken(said_of_schedules, connection: Connection) -> None:
     change(connection, "remark = 'cron is x', next_run_at = NULL")
-
     assert said_of_schedules() == ["fail s is broken"]
 
 
@@ -288,7 +281,6 @@ def test_one_whose_task_nobody_knows(
     assert said_of_schedules() == [
         "ok 1 enabled, none is late"
     ]  # without workers another check says it
-
     heartbeats.write_heartbeat(
         connection, owner="w2", node="n", queues=["default"], handlers=["another"]
     )
@@ -297,5 +289,4 @@ def test_one_whose_task_nobody_knows(
 
 def test_a_look_takes_no_notice_of_seconds(said_of_schedules, connection: Connection) -> None:
     change(connection, "next_run_at = statement_timestamp() - interval '30 s'")
-
     assert said_of_schedules() == ["ok 1 enabled, none is late"]

@@ -100,9 +100,7 @@ def test_a_lease_that_is_over_shows_for_how_long(engine: Engine, reader: Metrics
     with engine.begin() as connection:
         claimed_task(connection)
         connection.execute(text("UPDATE task_pending SET lease_until = now() - interval '100 s'"))
-
     found = values(reader.read())
-
     assert found['tasks_app_leases_overdue{queue="default"}'] == 1
     assert found['tasks_app_lease_overdue_seconds{queue="default"}'] >= 100
 
@@ -153,13 +151,11 @@ def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None
 def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> None:
     for number in range(control.MOST_NAMED + 5):
         set_limit(connection, Limit(GateKind.KEY, f"customer:{number:03}", 1))
-
     assert len(control.limits_in_use(connection)) == control.MOST_NAMED
 
 
 def test_tables_partitions_and_versions(engine: Engine, reader: MetricsReader) -> None:
     found = values(reader.read())
-
     assert found['tasks_app_table_bytes{table="task_pending"}'] > 0
     assert found["tasks_app_partitions_ahead{}"] >= -1
     assert found["tasks_app_default_partition_used{}"] == 0
@@ -174,9 +170,7 @@ def test_a_held_snapshot_is_seen(engine: Engine, reader: MetricsReader) -> None:
             for _ in range(3):
                 with connection.begin_nested():
                     pending_task(connection)
-
         found = values(reader.read())
-
     assert found["tasks_app_snapshot_age_transactions{}"] >= 3
     assert found["tasks_app_oldest_transaction_seconds{}"] >= 0
 
@@ -202,9 +196,7 @@ def test_a_part_that_fails_leaves_the_others_whole(
         yield Sample(metric_catalogue.UP, 1)
 
     monkeypatch.setitem(metrics.PARTS, "waiting", broken)
-
     found = values(reader.read())
-
     assert found["tasks_app_up{}"] == 0
     assert found['tasks_app_read_up{part="waiting"}'] == 0
     assert found['tasks_app_read_up{part="workers"}'] == 1
@@ -215,7 +207,6 @@ def test_of_a_database_that_is_away_it_says_so(settings: Settings) -> None:
     database = Database(url)
     said = MetricsReader(database, settings).read()
     database.dispose()
-
     assert values(said)["tasks_app_up{}"] == 0
     assert "secret" not in said
 
@@ -240,13 +231,11 @@ def test_many_who_scrape_cost_as_one(
 
 def test_labels_are_escaped() -> None:
     said = render([Sample(metric_catalogue.PENDING, 1.0, ('a"b\\c\nd',))])
-
     assert said.splitlines()[-1] == r'tasks_app_pending{queue="a\"b\\c\nd"} 1'
 
 
 def test_no_label_grows_with_the_tasks() -> None:
     labels = {label for metric in METRICS for label in metric.labels}
-
     assert labels == {
         *("queue", "kind", "state", "duty", "rank", "dependency", "target"),
         *("table", "version", "schema", "part", "name", "outcome"),
@@ -351,9 +340,7 @@ def scrape(connection: Connection, settings: Settings) -> dict[str, float]:
 def test_buckets_are_cumulative(connection: Connection, settings: Settings) -> None:
     put(connection, "a", part(NOON, 5, ms=3), part(NOON, 7, "u"))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-
     found = scrape(connection, settings)
-
     assert found['tasks_app_outcomes_total{name="t",queue="q",outcome="done"}'] == 5
     buckets = [found[f'tasks_app_task_run_seconds_bucket{{name="t",le="{le}"}}'] for le in BOUNDS]
     assert buckets == [0, 0, *[5] * 23]  # 2 ms up to 4 ms
@@ -368,9 +355,7 @@ def test_of_many_names_a_bounded_number_has_a_histogram(
     parts = [part(NOON, 1, f"n{number:04}") for number in range(most + 20)]
     put(connection, "a", *parts)
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-
     found = scrape(connection, settings)
-
     counts = {key: n for key, n in found.items() if key.startswith("tasks_app_task_run_seconds_c")}
     assert len(counts) == most + 1
     assert counts[f'tasks_app_task_run_seconds_count{{name="{OTHER}"}}'] == 20
@@ -381,7 +366,6 @@ def test_a_role_that_reads_may_scrape_them(connection: Connection, settings: Set
     connection.execute(text("CREATE ROLE metrics_reader"))
     connection.exec_driver_sql(grants_sql(RoleKind.READER, "metrics_reader"))
     connection.execute(text("SET LOCAL ROLE metrics_reader"))
-
     assert "tasks_app_tasks_created_total{}" in scrape(connection, settings)
     connection.execute(text("RESET ROLE"))
     connection.execute(text("REVOKE ALL ON SEQUENCE task_pending_id_seq FROM metrics_reader"))

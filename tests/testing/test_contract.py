@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, make_url, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings
@@ -22,6 +22,7 @@ from tests.runtime import test_odd_handlers as odd
 from tests.runtime.handler_db.twins import twin
 from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  a fixture
 from tests.runtime.test_odd_handlers import Odd, Run
+from tests.testing.conftest import in_async_session
 from tests.testing.test_drain import Remark
 from tests.tiers import few
 
@@ -207,31 +208,30 @@ async def adrained_in(session: AsyncSession, registry: Registry) -> Ended:
     return ended(names, {each.name: each.error for each in drained}, rows)
 
 
-def said(error: BaseException) -> str:
-    cause = cause_of(error)
-    return f"{cause.kind}: {cause.message}".removesuffix(": ")
+@contextmanager
+def noting(errors: dict[str, str | None], name: str) -> Iterator[None]:
+    errors[name] = None
+    try:
+        yield
+    except Exception as error:
+        cause = cause_of(error)
+        errors[name] = f"{cause.kind}: {cause.message}".removesuffix(": ")
 
 
 def run_in(session: Session, registry: Registry) -> Ended:
     names, errors = [spec.name for spec in registry], dict[str, str | None]()
-    for number, name in enumerate(names):
-        try:
-            run(name, session=session, registry=registry, task_id=number + 1)
-            errors[name] = None
-        except Exception as error:
-            errors[name] = said(error)
+    for number, name in enumerate(names, 1):
+        with noting(errors, name):
+            run(name, session=session, registry=registry, task_id=number)
     rows = by_number(session.execute(ROWS).all(), list(range(1, len(names) + 1)))
     return ended(names, errors, rows)
 
 
 async def arun_in(session: AsyncSession, registry: Registry) -> Ended:
     names, errors = [spec.name for spec in registry], dict[str, str | None]()
-    for number, name in enumerate(names):
-        try:
-            await arun(name, session=session, registry=registry, task_id=number + 1)
-            errors[name] = None
-        except Exception as error:
-            errors[name] = said(error)
+    for number, name in enumerate(names, 1):
+        with noting(errors, name):
+            await arun(name, session=session, registry=registry, task_id=number)
     rows = by_number((await session.execute(ROWS)).all(), list(range(1, len(names) + 1)))
     return ended(names, errors, rows)
 
@@ -267,20 +267,15 @@ def test_a_run_of_an_async_test_ends_as_in_production(
 ) -> None:
     registry = handlers(lane)
     expected = in_production(outside, database_url, registry)
+    for way in (adrained_in, arun_in):
 
-    async def scene(way: Any) -> Ended:
-        own = create_async_engine(make_url(database_url))
-        async with AsyncSession(own) as session:
+        async def scene(session: AsyncSession, way: Any = way) -> Ended:
             await session.execute(text(TEST))
             found: Ended = await way(session, registry)
             assert (await session.execute(ROWS)).all().count((0, 1)) == 1
-            await session.rollback()
-        await own.dispose()
-        return found
+            return found
 
-    for way in (adrained_in, arun_in):
-        found = asyncio.run(scene(way))
-        assert differences(found, expected) == []
+        assert differences(in_async_session(database_url, scene), expected) == []
     with outside.connect() as connection:
         assert connection.execute(ROWS).all() == []
 
@@ -293,14 +288,12 @@ def test_what_a_run_creates_is_hinted_to_nobody(
 
     @handler("child", registry=registry)
     def child(ctx: TaskContext) -> None: ...
-
     @handler("parent", registry=registry)
     def parent(ctx: TaskContext) -> None:
         create_task(ctx.session, child)
         ctx.commit()
 
     create_task(session, parent)
-
     assert len(drain(session, registry=registry).assert_succeeded()) == 2
     assert told(ear) == []
 
@@ -310,14 +303,11 @@ def test_objects_of_an_async_test_show_what_a_run_wrote(engine: Engine, database
     def change(ctx: TaskContext) -> None:
         ctx.session.execute(text("UPDATE remark SET body = 'new'"))
 
-    async def scene() -> None:
-        own = create_async_engine(make_url(database_url))
-        async with AsyncSession(own) as session:
-            await session.execute(text("CREATE TABLE remark (id integer, body text)"))
-            remark = Remark(id=1, body="old")
-            session.add(remark)
-            await arun(change, session=session)
-            assert remark.body == "new"
-        await own.dispose()
+    async def scene(session: AsyncSession) -> None:
+        await session.execute(text("CREATE TABLE remark (id integer, body text)"))
+        remark = Remark(id=1, body="old")
+        session.add(remark)
+        await arun(change, session=session)
+        assert remark.body == "new"
 
-    asyncio.run(scene())
+    in_async_session(database_url, scene)

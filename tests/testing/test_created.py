@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -14,11 +13,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psycopg
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Engine, NullPool, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings
@@ -44,6 +42,7 @@ from tests.factory import count
 from tests.runtime.api.test_django import in_django
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
+from tests.testing.conftest import Kit, in_async_session
 from tests.tiers import starts_processes
 
 
@@ -59,75 +58,59 @@ class Mail:
 
 def test_what_was_created_is_seen_before_any_commit(session: Session, engine: Engine) -> None:
     task_id = create_task(session, "points.grant", {"order_id": 7})
-
     (task,) = created(session)
-
     assert (task.id, task.name, task.payload) == (task_id, "points.grant", {"order_id": 7})
     with engine.connect() as other:
         assert count(other) == 0
 
 
-def test_on_a_connection(connection: Connection) -> None:
-    create_task(connection, "a")
-
+@pytest.mark.parametrize("place", ["connection", "raw"])
+def test_on_a_connection(request: pytest.FixtureRequest, place: str) -> None:
+    connection = request.getfixturevalue(place)
+    create_task(connection, "a", {"n": 1})
+    assert assert_created(connection, "a", {"n": 1})[0].state is State.PENDING
     assert [task.name for task in created(connection)] == ["a"]
-
-
-def test_on_a_connection_of_psycopg(raw: psycopg.Connection) -> None:
-    create_task(raw, "a", {"n": 1})
-
-    assert assert_created(raw, "a", {"n": 1})[0].state is State.PENDING
+    empty_pool(connection)
+    assert created(connection) == []
 
 
 def test_in_an_async_session(engine: Engine, database_url: str) -> None:
-    async def scene() -> None:
-        own = create_async_engine(make_url(database_url))
-        async with own.connect() as connection:
-            await acreate_task(connection, "a", {"n": 1})
-            assert len(await acreated(connection, "a")) == 1
-            await aassert_created(connection, "a", {"n": 1}, count=1)
-            await connection.rollback()
-        await own.dispose()
+    async def scene(session: AsyncSession) -> None:
+        for place in (session, await session.connection()):
+            await acreate_task(place, "a", {"n": 1})
+        assert len(await acreated(await session.connection(), "a")) == 2
+        await aassert_created(session, "a", {"n": 1}, count=2)
 
-    asyncio.run(scene())
+    in_async_session(database_url, scene)
 
 
 def test_the_oldest_comes_first(session: Session) -> None:
     for number in range(3):
         create_task(session, "a", {"n": number})
-
     assert [task.payload["n"] for task in created(session)] == [0, 1, 2]
 
 
 def test_a_dict_need_not_be_the_whole_payload(session: Session) -> None:
     create_task(session, "a", {"order": {"id": 7, "sum": 1}, "note": "x"})
-
     assert created(session, "a", {"order": {"id": 7}})
     assert not created(session, "a", {"order": {"id": 8}})
     assert not created(session, "a", {"gift": None})
 
 
-def test_models_and_dataclasses_are_compared_as_they_are_stored(
-    session: Session, registry: Registry
-) -> None:
-    @handler("points.grant", registry=registry)
+def test_models_and_others_are_compared_as_they_are_stored(kit: Kit) -> None:
+    @kit.handler("points.grant")
     def grant(ctx: object, payload: Points) -> None: ...
+    @kit.handler("sum")
+    def add(ctx: object, payload: list[int]) -> None: ...
 
+    session = kit.session
+    create_task(session, add, [1, 2])
+    assert_created(session, add, [1, 2], count=1)
     create_task(session, grant, Points(order_id=7))
     create_task(session, "mail.send", Mail("a@example.org"))
-
     assert_created(session, grant, Points(order_id=7), count=1)
     assert_created(session, "mail.send", Mail("a@example.org"), count=1)
     assert_created(session, "points.grant", Points(order_id=8), count=0)
-
-
-def test_a_payload_that_is_no_object_is_found(session: Session, registry: Registry) -> None:
-    @handler("sum", registry=registry)
-    def add(ctx: object, payload: list[int]) -> None: ...
-
-    create_task(session, add, [1, 2])
-
-    assert_created(session, add, [1, 2], count=1)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +135,12 @@ def test_each_option_can_be_asserted(
     session: Session, option: str, value: object, other: object
 ) -> None:
     create_task(session, "a", None, **{option: value})  # type: ignore[arg-type]
-
     assert_created(session, "a", **{option: value})  # type: ignore[arg-type]
     assert_created(session, "a", count=0, **{option: other})  # type: ignore[arg-type]
 
 
 def test_a_function_may_decide(session: Session) -> None:
     create_task(session, "a", {"sum": 12})
-
     assert_created(session, "a", test=lambda task: task.payload["sum"] > 10)
     assert_created(session, "a", count=0, test=lambda task: task.payload["sum"] > 20)
 
@@ -167,33 +148,21 @@ def test_a_function_may_decide(session: Session) -> None:
 def test_a_failing_assertion_says_what_was_created_instead(session: Session) -> None:
     create_task(session, "mail.send", {"to": "b"}, queue="mails", delay="1h", biz_key="order:7")
     create_task(session, "other")
-
     with pytest.raises(AssertionError) as failure:
         assert_created(session, "mail.send", {"to": "a"}, queue="mails")
-
-    first, second, third, fourth = (
-        str(failure.value).splitlines()[0].split(". ") + str(failure.value).splitlines()[1:]
-    )
-    assert first == (
-        "0 instead of at least 1 were created of mail.send with "
-        'payload {"to": "a"}, queue \'mails\''
-    )
-    assert second == "Created were:"
-    assert third.endswith(
-        "PENDING): payload {\"to\": \"b\"}, queue 'mails', biz_key 'order:7', delay 1h"
-    )
-    assert fourth.startswith("  other (")
-
-
-def test_it_says_so_if_nothing_was_created(session: Session) -> None:
-    with pytest.raises(AssertionError, match=r"of a\. Nothing was created\."):
-        assert_created(session, "a")
+    first, second, third = str(failure.value).splitlines()
+    wanted = 'mail.send with payload {"to": "a"}, queue \'mails\''
+    assert first == f"0 instead of at least 1 were created of {wanted}. Created were:"
+    found = "payload {\"to\": \"b\"}, queue 'mails', biz_key 'order:7', delay 1h"
+    assert second.endswith(f"PENDING): {found}")
+    assert third.startswith("  other (")
 
 
 def test_count_is_exact(session: Session) -> None:
+    with pytest.raises(AssertionError, match=r"of a\. Nothing was created\."):
+        assert_created(session, "a")
     create_task(session, "a")
     create_task(session, "a")
-
     assert len(assert_created(session, "a", count=2)) == 2
     with pytest.raises(AssertionError, match="2 instead of 1 were created of a"):
         assert_created(session, "a", count=1)
@@ -223,19 +192,9 @@ def test_it_leaves_nothing_but_the_version(session: Session, registry: Registry)
     set_limit(session, "queue", "mail", most=5)
     drain(session, registry=registry)
     assert len(left(session)) > 5
-
     empty_pool(session)
-
     assert left(session) == {}
     assert session.execute(text("SELECT count(*) FROM tasks_app_version")).scalar() == 1
-
-
-def test_on_a_connection_of_psycopg_in_empty_pool(raw: psycopg.Connection) -> None:
-    create_task(raw, "a")
-
-    empty_pool(raw)
-
-    assert created(raw) == []
 
 
 def test_large_tables_are_truncated(session: Session) -> None:
@@ -246,9 +205,7 @@ def test_large_tables_are_truncated(session: Session) -> None:
             f" repeat('x', 200)) FROM generate_series(1, {number})"
         )
     )
-
     empty_pool(session)
-
     assert left(session) == {}
 
 
@@ -302,15 +259,13 @@ def passes(case: type[unittest.TestCase]) -> None:
     assert FAULTS == []
 
 
-def test_in_a_session(session: Session) -> None:
-    ShopCase.given = session
+@pytest.mark.parametrize("place", ["session", "raw"])
+def test_in_a_session_and_on_a_connection_as_django_has_one(
+    request: pytest.FixtureRequest, place: str
+) -> None:
+    ShopCase.given = request.getfixturevalue(place)
     passes(ShopCase)
     assert len(CALLS) == 3
-
-
-def test_on_a_connection_of_psycopg_as_django_has_one(raw: psycopg.Connection) -> None:
-    ShopCase.given = raw
-    passes(ShopCase)
 
 
 def test_committed(engine: Engine, database_url: str) -> None:
@@ -372,7 +327,6 @@ with connection.cursor() as cursor:
 @pytest.mark.test_all
 def test_a_test_case_creates_drains_and_rolls_back(bench: Bench) -> None:  # noqa: F811
     done = in_django(bench, CASE)
-
     assert done.returncode == 0, done.stderr
 
 
@@ -484,7 +438,6 @@ def test_databases_are_dropped_those_of_a_killed_session_too(given: str, databas
 def test_a_pool_is_empty_within_twenty_milliseconds(given: str) -> None:
     """Of 40 the fastest: others work on this machine, too."""
     took = [float(s) for s in re.findall(r"^([\d.]+)s setup .*test_emptied", given, re.M)]
-
     assert len(took) == 40
     assert min(took) <= 0.02
 
@@ -492,7 +445,6 @@ def test_a_pool_is_empty_within_twenty_milliseconds(given: str) -> None:
 @pytest.mark.test_all
 def test_on_an_embedded_server(tmp_path: Path) -> None:
     done = users_tests(tmp_path, USERS)
-
     assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -505,5 +457,4 @@ def test_it_costs_nothing_where_it_is_not_used() -> None:
         text=True,
         check=True,
     )
-
     assert done.stdout.strip() == "light"

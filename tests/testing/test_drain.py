@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, make_url, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Engine, NullPool, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tasks_app.domain.config.settings import Settings
@@ -25,8 +25,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.schedules.schedules import create_schedule
 from tasks_app.testing import adrain, assert_created, atravel, drain, travel
 from tests.factory import claimed_task, count
-
-NOTE = text("INSERT INTO note (text) VALUES (:text)")
+from tests.testing.conftest import NOTE, Kit, in_async_session
 
 
 class Base(DeclarativeBase):
@@ -44,34 +43,21 @@ class Remark(Base):
     body: Mapped[str]
 
 
-@pytest.fixture
-def noted(session: Session) -> Session:
-    session.execute(text("CREATE TABLE note (text text UNIQUE)"))
-    return session
-
-
-def notes(session: Session) -> list[str]:
-    return list(session.execute(text("SELECT text FROM note ORDER BY text")).scalars())
-
-
-def test_it_runs_in_the_transaction_of_the_test(
-    noted: Session, registry: Registry, engine: Engine
-) -> None:
-    @handler("a", registry=registry)
+def test_it_runs_in_the_transaction_of_the_test(kit: Kit, engine: Engine) -> None:
+    @kit.handler()
     def write(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         ctx.session.add(Note(text=payload["text"]))
         return {"n": 1}
 
-    task_id = create_task(noted, write, {"text": "x"})
-
-    (run,) = drain(noted, registry=registry).succeeded
+    task_id = create_task(kit.session, write, {"text": "x"})
+    (run,) = kit.drain().succeeded
 
     assert (run.task_id, run.name, run.attempt, run.result) == (task_id, "a", 1, {"n": 1})
-    assert notes(noted) == ["x"]
-    task = get_task(noted, task_id)
+    assert kit.notes() == ["x"]
+    task = get_task(kit.session, task_id)
     assert task is not None
     assert task.state is State.SUCCEEDED
-    noted.rollback()
+    kit.session.rollback()
     with engine.connect() as other:
         assert count(other) == 0
 
@@ -85,111 +71,85 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry)
         ctx.connection.execute(NOTE, {"text": "connection"})
 
     create_task(raw, write)
-
     assert len(drain(raw, registry=registry).assert_succeeded()) == 1
     assert raw.execute("SELECT count(*) FROM note").fetchone() == (2,)
     assert raw.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
-def test_a_connection_in_autocommit_is_refused(raw: psycopg.Connection, registry: Registry) -> None:
+def test_a_connection_in_autocommit_is_refused(
+    raw: psycopg.Connection, engine: Engine, registry: Registry
+) -> None:
     raw.rollback()
     raw.set_autocommit(True)
-
-    with pytest.raises(InvalidConnectionError, match="autocommit"):
-        drain(raw, registry=registry)
-
-
-def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-
-    with (
-        autocommit.connect() as connection,
-        pytest.raises(InvalidConnectionError, match="autocommit"),
-    ):
-        drain(connection, registry=registry)
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        for autocommit in (raw, connection):
+            with pytest.raises(InvalidConnectionError, match="autocommit"):
+                drain(autocommit, registry=registry)
 
 
 def test_another_driver_is_refused(database_url: str, registry: Registry) -> None:
     engine = create_engine(database_url, poolclass=NullPool)
     engine.dialect.driver = "pg8000"
-
     with engine.connect() as connection, pytest.raises(InvalidConnectionError, match="of pg8000"):
         drain(connection, registry=registry)
 
 
-def test_an_error_undoes_what_its_run_wrote_and_nothing_else(
-    noted: Session, registry: Registry
-) -> None:
-    @handler("bad", registry=registry, retry="1h")
+def test_an_error_undoes_what_its_run_wrote_and_nothing_else(kit: Kit) -> None:
+    @kit.handler("bad", retry="1h")
     def bad(ctx: TaskContext) -> None:
         ctx.session.execute(NOTE, {"text": "bad"})
         raise ValueError("no")
 
-    @handler("good", registry=registry)
+    @kit.handler("good")
     def good(ctx: TaskContext) -> None:
         ctx.session.execute(NOTE, {"text": "good"})
 
-    create_task(noted, bad)
-    create_task(noted, good)
-    drained = drain(noted, registry=registry)
+    drained = kit.drain(bad, good)
 
     (waiting,) = drained.waiting
-    assert (waiting.name, waiting.error, waiting.wait) == (
-        "bad", "ValueError: no", timedelta(hours=1)
-    )  # fmt: skip
+    found = waiting.name, waiting.error, waiting.wait
+    assert found == ("bad", "ValueError: no", timedelta(hours=1))
     assert isinstance(waiting.exception, ValueError)
     assert [run.name for run in drained.succeeded] == ["good"]
-    assert notes(noted) == ["good"]
+    assert kit.notes() == ["good"]
 
 
-def test_an_error_of_the_database_spoils_its_run_alone(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry, max_attempts=1)
+def test_an_error_of_the_database_spoils_its_run_alone(kit: Kit) -> None:
+    @kit.handler(max_attempts=1)
     def twice(ctx: TaskContext) -> None:
         ctx.session.add(Note(text="x"))
         ctx.session.flush()
         ctx.connection.execute(NOTE, {"text": "x"})
 
-    create_task(noted, twice)
-
-    (failed,) = drain(noted, registry=registry).failed
+    (failed,) = kit.drain(twice).failed
     assert failed.error is not None
     assert "UniqueViolation" in failed.error or "IntegrityError" in failed.error
-    assert notes(noted) == []
+    assert kit.notes() == []
 
 
-def test_what_the_session_still_holds_is_written_with_the_outcome(
-    noted: Session, registry: Registry
-) -> None:
-    @handler("a", registry=registry, max_attempts=1)
+def test_what_the_session_still_holds_is_written_with_the_outcome(kit: Kit) -> None:
+    @kit.handler(max_attempts=1)
     def write(ctx: TaskContext) -> None:
         ctx.session.add(Note(text="x"))
 
-    create_task(noted, write)
-    create_task(noted, write)
-    drained = drain(noted, registry=registry)
-
-    assert drained.counts == {"SUCCEEDED": 1, "FAILED": 1}
+    assert kit.drain(write, write).counts == {"SUCCEEDED": 1, "FAILED": 1}
 
 
-def test_a_commit_by_the_handler_fails_it_as_in_a_worker(
-    noted: Session, registry: Registry
-) -> None:
-    @handler("a", registry=registry, max_attempts=1)
+def test_a_commit_by_the_handler_fails_it_as_in_a_worker(kit: Kit) -> None:
+    @kit.handler(max_attempts=1)
     def write(ctx: TaskContext) -> None:
         ctx.session.execute(NOTE, {"text": "x"})
         ctx.session.commit()
 
-    create_task(noted, write)
-    (failed,) = drain(noted, registry=registry).failed
-
+    (failed,) = kit.drain(write).failed
     assert "commits together" in str(failed.error)
-    assert notes(noted) == []
+    assert kit.notes() == []
 
 
-def test_a_checkpoint_outlives_the_error_after_it(noted: Session, registry: Registry) -> None:
+def test_a_checkpoint_outlives_the_error_after_it(kit: Kit) -> None:
     seen: list[Any] = []
 
-    @handler("a", registry=registry, retry="0s", max_attempts=2)
+    @kit.handler(retry="0s", max_attempts=2)
     def write(ctx: TaskContext) -> None:
         seen.append(ctx.checkpoint)
         ctx.session.execute(NOTE, {"text": f"kept {ctx.attempt}"})
@@ -197,10 +157,8 @@ def test_a_checkpoint_outlives_the_error_after_it(noted: Session, registry: Regi
         ctx.session.execute(NOTE, {"text": f"lost {ctx.attempt}"})
         raise ValueError
 
-    create_task(noted, write)
-    drained = drain(noted, registry=registry)
-
-    assert notes(noted) == ["kept 1", "kept 2"]
+    drained = kit.drain(write)
+    assert kit.notes() == ["kept 1", "kept 2"]
     assert seen == [None, {"page": 1}]
     assert [run.state for run in drained] == [State.PENDING, State.FAILED]
     assert len(drained.tasks) == 1
@@ -218,84 +176,74 @@ def test_a_checkpoint_outlives_the_error_after_it(noted: Session, registry: Regi
     ids=["skip", "cancel", "fail", "snooze", "retry"],
 )
 def test_each_outcome_leads_where_it_does_in_a_worker(
-    session: Session, registry: Registry, outcome: Exception, state: State
+    kit: Kit, outcome: Exception, state: State
 ) -> None:
-    @handler("a", registry=registry)
+    @kit.handler()
     def end(ctx: TaskContext) -> None:
         raise outcome
 
-    task_id = create_task(session, end)
-    drained = drain(session, registry=registry)
-
-    assert drained.tasks[task_id].state is state
-    task = get_task(session, task_id)
+    task_id = create_task(kit.session, end)
+    assert kit.drain().tasks[task_id].state is state
+    task = get_task(kit.session, task_id)
     assert task is not None
     assert task.state is state
 
 
-def test_tasks_that_tasks_create_are_run_too(session: Session, registry: Registry) -> None:
-    @handler("first", registry=registry)
+def test_tasks_that_tasks_create_are_run_too(kit: Kit) -> None:
+    @kit.handler("first")
     def first(ctx: TaskContext) -> None:
         create_task(ctx.session, second)
 
-    @handler("second", registry=registry)
+    @kit.handler("second")
     def second(ctx: TaskContext) -> None: ...
 
-    create_task(session, first)
-
-    assert [run.name for run in drain(session, registry=registry)] == ["first", "second"]
+    assert [run.name for run in kit.drain(first)] == ["first", "second"]
 
 
-def test_names_that_nobody_knows_and_other_queues_stay(
-    session: Session, registry: Registry
-) -> None:
-    @handler("a", registry=registry)
-    def one(ctx: TaskContext) -> None: ...
+@pytest.fixture
+def name(kit: Kit) -> str:
+    """The name of a handler that succeeds."""
 
-    create_task(session, "unknown")
-    create_task(session, one)
-    create_task(session, one, queue="other")
+    @kit.handler()
+    def ok(ctx: TaskContext) -> None: ...
 
-    assert len(drain(session, registry=registry, queues=["default"])) == 1
-    assert_created(session, state="PENDING", count=2)
+    return "a"
 
 
-def test_what_expired_or_is_disabled_is_in_the_record(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
-    def one(ctx: TaskContext) -> None: ...
+def test_names_that_nobody_knows_and_other_queues_stay(kit: Kit, name: str) -> None:
+    create_task(kit.session, "unknown")
+    create_task(kit.session, name)
+    create_task(kit.session, name, queue="other")
+    assert len(drain(kit.session, registry=kit.registry, queues=["default"])) == 1
+    assert_created(kit.session, state="PENDING", count=2)
 
-    create_task(session, one, enabled=False)
 
-    (aside,) = drain(session, registry=registry).set_aside
+def test_what_expired_or_is_disabled_is_in_the_record(kit: Kit, name: str) -> None:
+    create_task(kit.session, name, enabled=False)
+    (aside,) = kit.drain().set_aside
     assert (aside.state, aside.attempt) == (State.SKIPPED, 0)
 
 
-def test_an_order_key_is_kept(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry, retry="1h")
+def test_an_order_key_is_kept(kit: Kit) -> None:
+    @kit.handler(retry="1h")
     def some(ctx: TaskContext, payload: dict[str, Any]) -> None:
         if payload.get("bad"):
             raise ValueError
 
-    create_task(session, some, {"bad": True}, order_key="o")
-    create_task(session, some, {"behind": True}, order_key="o")
-    create_task(session, some, {"other": True})
-    drained = drain(session, registry=registry)
-
-    assert drained.counts == {"PENDING": 1, "SUCCEEDED": 1}
-    assert_created(session, payload={"behind": True}, state="PENDING")
+    create_task(kit.session, some, {"bad": True}, order_key="o")
+    create_task(kit.session, some, {"behind": True}, order_key="o")
+    create_task(kit.session, some, {"other": True})
+    assert kit.drain().counts == {"PENDING": 1, "SUCCEEDED": 1}
+    assert_created(kit.session, payload={"behind": True}, state="PENDING")
 
 
-def test_a_cancelled_task_does_not_run(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
-    def one(ctx: TaskContext) -> None: ...
-
-    cancel_task(session, create_task(session, one))
-
-    assert len(drain(session, registry=registry)) == 0
+def test_a_cancelled_task_does_not_run(kit: Kit, name: str) -> None:
+    cancel_task(kit.session, create_task(kit.session, name))
+    assert len(kit.drain()) == 0
 
 
-def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_async_handlers_run_in_it(kit: Kit) -> None:
+    @kit.handler()
     async def write(ctx: AsyncTaskContext) -> int:
         await asyncio.sleep(0)
         ctx.session.add(Note(text="a"))
@@ -303,22 +251,19 @@ def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
         await ctx.commit({"page": 1})
         return len(list(await ctx.session.scalars(text("SELECT text FROM note"))))
 
-    create_task(noted, write)
-    (run,) = drain(noted, registry=registry).assert_succeeded().succeeded
-
+    (run,) = kit.drain(write).assert_succeeded().succeeded
     assert run.result == 2
-    assert notes(noted) == ["a", "b"]
+    assert kit.notes() == ["a", "b"]
 
 
-def test_a_loop_that_runs_already_is_said(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_a_loop_that_runs_already_is_said(kit: Kit) -> None:
+    @kit.handler()
     async def some(ctx: AsyncTaskContext) -> None: ...
-
     async def scene() -> None:
         with pytest.raises(RuntimeError, match="await adrain"):
-            drain(session, registry=registry)
+            kit.drain()
 
-    create_task(session, some)
+    create_task(kit.session, some)
     asyncio.run(scene())
 
 
@@ -337,66 +282,57 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
         await connection.execute(NOTE, {"text": "y"})
         return await ctx.session.scalar(text("SELECT count(*) FROM note")) or 0
 
-    async def scene() -> None:
-        own = create_async_engine(make_url(database_url))
-        async with AsyncSession(own) as session:
-            await acreate_task(session, "plain")
-            await acreate_task(session, "async")
-            drained = await adrain(session, registry=registry)
-            assert [run.result for run in drained.assert_succeeded()] == [None, 2]
-            assert await session.scalar(text("SELECT count(*) FROM note")) == 3
-            with pytest.raises(ConfigurationError, match="await adrain"):
-                drain(session, registry=registry)  # type: ignore[arg-type]
-        await own.dispose()
+    async def scene(session: AsyncSession) -> None:
+        await acreate_task(session, "plain")
+        await acreate_task(session, "async")
+        drained = await adrain(session, registry=registry)
+        assert [run.result for run in drained.assert_succeeded()] == [None, 2]
+        assert await session.scalar(text("SELECT count(*) FROM note")) == 3
+        with pytest.raises(ConfigurationError, match="await adrain"):
+            drain(session, registry=registry)  # type: ignore[arg-type]
 
-    asyncio.run(scene())
+    in_async_session(database_url, scene)
 
 
-def test_locks_and_chunks_work_in_it(noted: Session, registry: Registry) -> None:
+def test_locks_and_chunks_work_in_it(kit: Kit) -> None:
     for number in range(5):
-        noted.execute(NOTE, {"text": f"n{number}"})
+        kit.session.execute(NOTE, {"text": f"n{number}"})
 
-    @handler("plain", registry=registry)
+    @kit.handler("plain")
     def read(ctx: TaskContext) -> list[int]:
         with ctx.locks(exclusive="account:7"):
             return [len(p) for p in ctx.chunks("SELECT text FROM note", key="text", size=2)]
 
-    @handler("async", registry=registry)
+    @kit.handler("async")
     async def read_soon(ctx: AsyncTaskContext) -> list[int]:
         async with ctx.locks(exclusive="account:7"):
             pages = ctx.chunks("SELECT text FROM note", key="text", size=2)
             return [len(page) async for page in pages]
 
-    create_task(noted, read)
-    create_task(noted, read_soon)
-    drained = drain(noted, registry=registry).assert_succeeded()
-
+    drained = kit.drain(read, read_soon).assert_succeeded()
     assert [run.result for run in drained] == [[2, 2, 1], [2, 2, 1]]
 
 
-def test_objects_of_the_test_see_what_handlers_wrote(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_objects_of_the_test_see_what_handlers_wrote(kit: Kit) -> None:
+    @kit.handler()
     def write(ctx: TaskContext) -> None:
         ctx.session.execute(text("UPDATE remark SET body = 'new'"))
 
-    Base.metadata.tables["remark"].create(noted.connection())
+    Base.metadata.tables["remark"].create(kit.session.connection())
     remark = Remark(id=1, body="old")
-    noted.add(remark)
-    create_task(noted, write)
-    drain(noted, registry=registry)
-
+    kit.session.add(remark)
+    kit.drain(write)
     assert remark.body == "new"
 
 
-def test_an_assertion_says_what_did_not_succeed(session: Session, registry: Registry) -> None:
-    @handler("mail.send", registry=registry, retry="1h")
+def test_an_assertion_says_what_did_not_succeed(kit: Kit) -> None:
+    @kit.handler("mail.send", retry="1h")
     def bad(ctx: TaskContext) -> None:
         raise ValueError("no mail server")
 
-    task_id = create_task(session, bad)
+    task_id = create_task(kit.session, bad)
     with pytest.raises(AssertionError) as failure:
-        drain(session, registry=registry).assert_succeeded()
-
+        kit.drain().assert_succeeded()
     assert str(failure.value) == (
         "1 of 1 tasks did not succeed:\n"
         f"  mail.send ({task_id}, attempt 1) is PENDING, due again in 1h: "
@@ -405,30 +341,28 @@ def test_an_assertion_says_what_did_not_succeed(session: Session, registry: Regi
     assert isinstance(failure.value.__cause__, ValueError)
 
 
-def test_nothing_due_is_no_success(session: Session, registry: Registry) -> None:
+def test_nothing_due_is_no_success(kit: Kit) -> None:
     with pytest.raises(AssertionError, match="Nothing was due"):
-        drain(session, registry=registry).assert_succeeded()
+        kit.drain().assert_succeeded()
 
 
 @pytest.mark.test_all
-def test_a_task_without_an_end_ends_the_test(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_a_task_without_an_end_ends_the_test(kit: Kit) -> None:
+    @kit.handler()
     def again(ctx: TaskContext) -> None:
         raise Snooze(0)
 
-    create_task(session, again)
     with pytest.raises(RuntimeError, match="a comes back at once"):
-        drain(session, registry=registry)
+        kit.drain(again)
 
 
-def test_an_interrupt_ends_the_test(session: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_an_interrupt_ends_the_test(kit: Kit) -> None:
+    @kit.handler()
     def stop(ctx: TaskContext) -> None:
         raise KeyboardInterrupt
 
-    create_task(session, stop)
     with pytest.raises(KeyboardInterrupt):
-        drain(session, registry=registry)
+        kit.drain(stop)
 
 
 def test_a_drain_of_what_is_committed_has_the_same_record(
@@ -471,66 +405,49 @@ def test_what_is_no_session_is_refused(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_late_write_is_there_if_the_run_succeeds(
-    noted: Session, registry: Registry, fails: bool
-) -> None:
-    @handler("a", registry=registry, max_attempts=1)
+def test_a_late_write_is_there_if_the_run_succeeds(kit: Kit, fails: bool) -> None:
+    @kit.handler(max_attempts=1)
     def write(ctx: TaskContext) -> None:
         ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
-        assert notes(noted) == []
+        assert kit.notes() == []
         if fails:
             raise ValueError
 
-    create_task(noted, "a")
-
-    drain(noted, registry=registry)
-
-    assert notes(noted) == ([] if fails else ["late"])
+    kit.drain("a")
+    assert kit.notes() == ([] if fails else ["late"])
 
 
-def test_a_success_that_leaves_no_row_is_in_the_record(
-    session: Session, registry: Registry
-) -> None:
-    @handler("a", registry=registry, history="none")
+def test_a_success_that_leaves_no_row_is_in_the_record(kit: Kit) -> None:
+    @kit.handler(history="none")
     def one(ctx: TaskContext) -> dict[str, int]:
         return {"n": 1}
 
-    task_id = create_task(session, one)
-
-    (run,) = drain(session, registry=registry).succeeded
+    task_id = create_task(kit.session, one)
+    (run,) = kit.drain().succeeded
     assert (run.task_id, run.result) == (task_id, None)
-    assert get_task(session, task_id) is None
+    assert get_task(kit.session, task_id) is None
 
 
-@pytest.fixture
-def name(registry: Registry) -> str:
-    @handler("a", registry=registry)
-    def ok(ctx: TaskContext) -> None: ...
-
-    return ok.spec.name
-
-
-def test_a_delay_passes(session: Session, registry: Registry, name: str) -> None:
-    create_task(session, name, delay="2h")
-
-    travel("119m", session)
-    assert len(drain(session, registry=registry)) == 0
-    travel("1m", session)
-    assert len(drain(session, registry=registry).succeeded) == 1
+def test_a_delay_passes_and_can_still_be_asserted(kit: Kit, name: str) -> None:
+    create_task(kit.session, name, delay="2h")
+    travel("119m", kit.session)
+    assert len(kit.drain()) == 0
+    assert_created(kit.session, "a", delay="2h")
+    travel("1m", kit.session)
+    assert len(kit.drain().succeeded) == 1
 
 
-def test_each_retry_comes_in_its_turn(session: Session, registry: Registry) -> None:
-    @handler("bad", registry=registry, retry="1m,1h")
+def test_each_retry_comes_in_its_turn(kit: Kit) -> None:
+    @kit.handler("bad", retry="1m,1h")
     def bad(ctx: TaskContext) -> None:
         raise ValueError
 
-    create_task(session, bad)
+    create_task(kit.session, bad)
     waits = []
     for span in ("0s", "1m", "1h"):
-        travel(span, session)
-        (run,) = drain(session, registry=registry)
+        travel(span, kit.session)
+        (run,) = kit.drain()
         waits.append((run.attempt, run.state, run.wait))
-
     assert waits == [
         (1, State.PENDING, timedelta(minutes=1)),
         (2, State.PENDING, timedelta(hours=1)),
@@ -538,117 +455,89 @@ def test_each_retry_comes_in_its_turn(session: Session, registry: Registry) -> N
     ]
 
 
-def test_a_task_expires(session: Session, registry: Registry, name: str) -> None:
-    now = database_now(session.connection())
-    create_task(session, name, delay="2h", expires_at=now + timedelta(hours=1))
-
-    travel("2h", session)
-
-    assert drain(session, registry=registry).set_aside[0].state is State.EXPIRED
+def test_a_task_expires(kit: Kit, name: str) -> None:
+    now = database_now(kit.session.connection())
+    create_task(kit.session, name, delay="2h", expires_at=now + timedelta(hours=1))
+    travel("2h", kit.session)
+    assert kit.drain().set_aside[0].state is State.EXPIRED
 
 
-def test_a_lease_ends(session: Session, registry: Registry, name: str) -> None:
-    task_id = create_task(session, name)
-    claimed_task(session.connection(), task_id, name=name)
-
-    travel("1m", session)
-    rescued = drain(session, registry=registry)
-    travel("1m", session)
-
-    first, *more = rescued
+def test_a_lease_ends(kit: Kit, name: str) -> None:
+    task_id = create_task(kit.session, name)
+    claimed_task(kit.session.connection(), task_id, name=name)
+    travel("1m", kit.session)
+    first, *more = kit.drain()
+    travel("1m", kit.session)
     assert first.state is State.PENDING
-    assert [*more, *drain(session, registry=registry)]  # it is due within seconds
+    assert [*more, *kit.drain()]  # it is due within seconds
 
 
 def test_a_unique_period_ends(session: Session) -> None:
     options: Any = {"unique_key": "u", "unique_scope": "for_period 1h"}
     create_task(session, "a", None, **options)
-
     assert not create_task(session, "a", None, **options).created
     travel("1h", session)
     assert create_task(session, "a", None, **options).created
 
 
-def test_a_pause_ends(session: Session, registry: Registry, name: str) -> None:
-    create_task(session, name)
-    pause_queue(session, "default", resume_in="1h")
+def test_a_pause_ends(kit: Kit, name: str) -> None:
+    create_task(kit.session, name)
+    pause_queue(kit.session, "default", resume_in="1h")
+    assert len(kit.drain()) == 0
+    travel("1h", kit.session)
+    assert kit.drain().succeeded
 
-    assert len(drain(session, registry=registry)) == 0
-    travel("1h", session)
-    assert drain(session, registry=registry).succeeded
 
-
-def test_a_schedule_fires_once_for_each_instant(
-    session: Session, registry: Registry, name: str
-) -> None:
-    create_schedule(session, "s", name, every="1h", overlap="allow")
-
-    travel("3h", session)
-
-    assert len(drain(session, registry=registry).succeeded) == 3
+def test_a_schedule_fires_once_for_each_instant(kit: Kit, name: str) -> None:
+    create_schedule(kit.session, "s", name, every="1h", overlap="allow")
+    travel("3h", kit.session)
+    assert len(kit.drain().succeeded) == 3
 
 
 @pytest.mark.test_all
-def test_travels_add_up_for_schedules(session: Session, registry: Registry, name: str) -> None:
+def test_travels_add_up_for_schedules(kit: Kit, name: str) -> None:
     """Twice two hours in front of a daily instant: it comes once, not twice."""
-    soon = database_now(session.connection()) + timedelta(hours=1)
-    create_schedule(session, "s", name, cron=f"{soon.minute} {soon.hour} * * *", timezone="UTC")
+    soon = database_now(kit.session.connection()) + timedelta(hours=1)
+    create_schedule(kit.session, "s", name, cron=f"{soon.minute} {soon.hour} * * *", timezone="UTC")
     numbers = []
     for _ in range(13):
-        travel("2h", session)
-        numbers.append(len(drain(session, registry=registry).succeeded))
-
+        travel("2h", kit.session)
+        numbers.append(len(kit.drain().succeeded))
     assert numbers == [1, *[0] * 11, 1]
 
 
-def test_a_schedule_that_a_handler_declares_fires(session: Session, registry: Registry) -> None:
-    @handler("nightly", registry=registry, cron="0 3 * * *")
+def test_a_schedule_that_a_handler_declares_fires(kit: Kit) -> None:
+    @kit.handler("nightly", cron="0 3 * * *")
     def nightly(ctx: TaskContext) -> None: ...
 
-    travel("1d", session, registry=registry)
+    travel("1d", kit.session, registry=kit.registry)
+    assert [run.name for run in kit.drain()] == ["nightly"]
 
-    assert [run.name for run in drain(session, registry=registry)] == ["nightly"]
 
-
-def test_a_schedule_that_fires_too_often_is_said(session: Session, name: str) -> None:
-    create_schedule(session, "s", name, every="1s", overlap="allow", missed="skip")
-
+def test_a_schedule_that_fires_too_often_is_said(kit: Kit, name: str) -> None:
+    create_schedule(kit.session, "s", name, every="1s", overlap="allow", missed="skip")
     with pytest.raises(ValueError, match="more than 10 instants"):
-        travel("1h", session, most_instants=10)
+        travel("1h", kit.session, most_instants=10)
 
 
-def test_what_is_committed_travels_too(
-    engine: Engine, database_url: str, registry: Registry, name: str
-) -> None:
-    settings = Settings(database_url=database_url)
+def test_what_is_committed_travels_too(engine: Engine, database_url: str) -> None:
+    settings, registry = Settings(database_url=database_url), Registry()
     with engine.begin() as connection:
-        create_task(connection, name, delay="2h")
-
+        create_task(connection, handler("a", registry=registry)(lambda ctx: None), delay="2h")
     assert len(drain(settings, registry=registry)) == 0
     travel("2h", settings=settings)
     assert len(drain(settings, registry=registry).succeeded) == 1
 
 
-def test_in_an_async_test_in_travel(
-    database_url: str, registry: Registry, engine: Engine, name: str
-) -> None:
-    async def scene() -> None:
-        own = create_async_engine(make_url(database_url))
-        async with AsyncSession(own) as session:
-            await acreate_task(session, name, delay="1h")
-            await atravel("1h", session)
-            assert len((await adrain(session, registry=registry)).succeeded) == 1
-        await own.dispose()
+def test_an_async_test_travels_too(engine: Engine, database_url: str, registry: Registry) -> None:
+    handler("a", registry=registry)(lambda ctx: None)
 
-    asyncio.run(scene())
+    async def scene(session: AsyncSession) -> None:
+        await acreate_task(session, "a", delay="1h")
+        await atravel("1h", session)
+        assert len((await adrain(session, registry=registry)).succeeded) == 1
 
-
-def test_what_was_delayed_can_still_be_asserted(session: Session) -> None:
-    create_task(session, "a", delay="2h")
-
-    travel("1h", session)
-
-    assert_created(session, "a", delay="2h")
+    in_async_session(database_url, scene)
 
 
 def test_a_wrong_span_is_refused(session: Session) -> None:

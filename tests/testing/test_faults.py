@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.states import State
@@ -19,6 +18,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import crash_next, drain, fail_next
 from tasks_app.testing.draining import FAULTS
 from tasks_app.testing.results import Drained, name_of
+from tests.testing.conftest import Kit
 
 NOTE = text("INSERT INTO note (text) VALUES ('x')")
 
@@ -80,10 +80,8 @@ def test_a_run_fails_after_its_handler_and_is_tried_again(
 ) -> None:
     where, act = place
     create_task(where, name)
-
     fail_next(name, ValueError("no"))
     drained = act()
-
     assert [(run.attempt, run.state, run.error) for run in drained] == [
         (1, State.PENDING, "ValueError: no"), (2, State.SUCCEEDED, None)
     ]  # fmt: skip
@@ -95,10 +93,8 @@ def test_a_run_fails_after_its_handler_and_is_tried_again(
 def test_or_instead_of_its_handler(place: Place, calls: list[Any]) -> None:
     where, act = place
     create_task(where, "a")
-
     fail_next("a", ConnectionResetError, times=2, when="before")
     drained = act()
-
     assert [run.state for run in drained] == [State.PENDING, State.PENDING, State.SUCCEEDED]
     assert len(calls) == 1
 
@@ -126,35 +122,27 @@ def test_a_task_whose_process_died_is_rescued_and_run_again(
 def test_a_task_that_kills_its_process_each_time_fails(place: Place, calls: list[Any]) -> None:
     where, act = place
     create_task(where, "a")
-
     crash_next("a", times=9, when="before")
     drained = act()
-
     assert [run.state for run in drained] == [*[State.PENDING] * 4, State.FAILED]
     assert not calls
 
 
-def test_what_must_not_run_twice_fails_with_an_unknown_outcome(
-    session: Session, registry: Registry
-) -> None:
-    @handler("once", registry=registry, at_most_once=True)
+def test_what_must_not_run_twice_fails_with_an_unknown_outcome(kit: Kit) -> None:
+    @kit.handler("once", at_most_once=True)
     def once(ctx: TaskContext) -> None: ...
 
-    create_task(session, once)
     crash_next(once)
-    (failed,) = drain(session, registry=registry).failed
-
+    (failed,) = kit.drain(once).failed
     assert str(failed.error).startswith("outcome unknown: ")
 
 
-def test_other_names_are_spared(session: Session, registry: Registry, calls: list[Any]) -> None:
-    @handler("other", registry=registry)
+def test_other_names_are_spared(kit: Kit, calls: list[Any]) -> None:
+    @kit.handler("other")
     def other(ctx: TaskContext) -> None: ...
 
-    create_task(session, other)
     crash_next("a")
-
-    drain(session, registry=registry).assert_succeeded()
+    kit.drain(other).assert_succeeded()
 
 
 def test_a_wrong_when_is_refused() -> None:

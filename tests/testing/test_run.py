@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Connection, Engine, make_url, select, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidTaskError
@@ -20,22 +20,11 @@ from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.handlers.sql_handler import sql_handler
 from tasks_app.testing import arun, created, make_context, run
-
-NOTE = "INSERT INTO note (text) VALUES (:text)"
+from tests.testing.conftest import NOTE, Kit, in_async_session
 
 
 class Points(BaseModel):
     order_id: int
-
-
-@pytest.fixture
-def noted(session: Session) -> Session:
-    session.execute(text("CREATE TABLE note (text text UNIQUE)"))
-    return session
-
-
-def notes(session: Session) -> list[str]:
-    return list(session.execute(text("SELECT text FROM note ORDER BY text")).scalars())
 
 
 def test_it_returns_what_the_handler_returns(registry: Registry) -> None:
@@ -86,54 +75,46 @@ def test_a_created_task_is_run_with_its_payload(session: Session, registry: Regi
 
     task_id = create_task(session, told, {"n": 1}, biz_key="order:7")
     (task,) = created(session)
-
     assert run(task, session=session, registry=registry) == [task_id, "order:7", {"n": 1}]
 
 
-def test_a_task_in_sql_is_run_in_the_session_of_the_test(
-    noted: Session, registry: Registry
-) -> None:
-    note = sql_handler("note", NOTE, registry=registry)
-
-    assert run(note, {"text": "it's"}, session=noted) == {"rows": 1}
-    assert note(make_context(session=noted), {"text": ":text"}) == {"rows": 1}
-    assert notes(noted) == [":text", "it's"]
+def test_a_task_in_sql_is_run_in_the_session_of_the_test(kit: Kit) -> None:
+    note = sql_handler("note", NOTE.text, registry=kit.registry)
+    assert run(note, {"text": "it's"}, session=kit.session) == {"rows": 1}
+    assert note(make_context(session=kit.session), {"text": ":text"}) == {"rows": 1}
+    assert kit.notes() == [":text", "it's"]
 
 
-def test_the_handler_writes_in_the_session_of_the_test(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_the_handler_writes_in_the_session_of_the_test(kit: Kit) -> None:
+    @kit.handler()
     def write(ctx: TaskContext) -> None:
-        ctx.session.execute(text(NOTE), {"text": "session"})
-        ctx.connection.execute(text(NOTE), {"text": "connection"})
+        ctx.session.execute(NOTE, {"text": "session"})
+        ctx.connection.execute(NOTE, {"text": "connection"})
 
-    run(write, session=noted)
+    run(write, session=kit.session)
+    assert kit.notes() == ["connection", "session"]
 
-    assert notes(noted) == ["connection", "session"]
 
-
-def test_what_it_wrote_is_undone_when_it_raises(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_what_it_wrote_is_undone_when_it_raises(kit: Kit) -> None:
+    @kit.handler()
     def write(ctx: TaskContext) -> None:
-        ctx.session.execute(text(NOTE), {"text": "a"})
+        ctx.session.execute(NOTE, {"text": "a"})
         raise ValueError
 
     with pytest.raises(ValueError):  # noqa: PT011
-        run(write, session=noted)
+        run(write, session=kit.session)
+    assert kit.notes() == []
 
-    assert notes(noted) == []
 
-
-def test_a_commit_of_the_handler_is_refused_as_in_a_worker(
-    noted: Session, registry: Registry
-) -> None:
-    @handler("a", registry=registry)
+def test_a_commit_of_the_handler_is_refused_as_in_a_worker(kit: Kit) -> None:
+    @kit.handler()
     def write(ctx: TaskContext) -> None:
-        ctx.session.execute(text(NOTE), {"text": "a"})
+        ctx.session.execute(NOTE, {"text": "a"})
         ctx.session.commit()
 
     with pytest.raises(RuntimeError, match="commits together with the task's outcome"):
-        run(write, session=noted)
-    assert notes(noted) == []
+        run(write, session=kit.session)
+    assert kit.notes() == []
 
 
 def test_on_a_connection(connection: Connection, registry: Registry) -> None:
@@ -142,7 +123,6 @@ def test_on_a_connection(connection: Connection, registry: Registry) -> None:
         ctx.session.execute(text("CREATE TABLE note (text text)"))
 
     run(write, session=connection)
-
     assert connection.execute(text("SELECT count(*) FROM note")).scalar() == 0
 
 
@@ -152,33 +132,32 @@ def test_on_a_connection_of_psycopg(raw: psycopg.Connection, registry: Registry)
         ctx.session.execute(text("CREATE TABLE note (text text)"))
 
     run(write, session=raw)
-
     row = raw.execute("SELECT count(*) FROM note").fetchone()
     assert row == (0,)
     raw.rollback()
     assert raw.execute("SELECT to_regclass('note')").fetchone() == (None,)
 
 
-def test_an_async_handler_is_run_to_its_end(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_an_async_handler_is_run_to_its_end(kit: Kit) -> None:
+    @kit.handler()
     async def write(ctx: AsyncTaskContext) -> int:
         await asyncio.sleep(0)
-        await ctx.session.execute(text(NOTE), {"text": "a"})
+        await ctx.session.execute(NOTE, {"text": "a"})
         connection = await ctx.session.connection()
-        await connection.execute(text(NOTE), {"text": "b"})
+        await connection.execute(NOTE, {"text": "b"})
         return await ctx.session.scalar(select(7)) or 0
 
-    assert run(write, session=noted) == 7
-    assert notes(noted) == ["a", "b"]
+    assert run(write, session=kit.session) == 7
+    assert kit.notes() == ["a", "b"]
 
 
-def test_an_await_that_was_forgotten_is_said(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_an_await_that_was_forgotten_is_said(kit: Kit) -> None:
+    @kit.handler()
     async def write(ctx: AsyncTaskContext) -> None:
         ctx.commit()
 
     with pytest.raises(RuntimeError, match=r"never awaited, so it did nothing: ctx\.commit"):
-        run(write, session=noted)
+        run(write, session=kit.session)
 
 
 def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry) -> None:
@@ -187,16 +166,13 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
         await ctx.session.execute(text("CREATE TABLE note (text text)"))
         return "done"
 
-    async def scene() -> None:
-        own = create_async_engine(make_url(database_url))
-        async with AsyncSession(own) as session:
-            assert await arun(write, session=session) == "done"
-            assert await session.scalar(text("SELECT count(*) FROM note")) == 0
-            with pytest.raises(RuntimeError, match=r"await arun"):
-                run(write)
-        await own.dispose()
+    async def scene(session: AsyncSession) -> None:
+        assert await arun(write, session=session) == "done"
+        assert await session.scalar(text("SELECT count(*) FROM note")) == 0
+        with pytest.raises(RuntimeError, match=r"await arun"):
+            run(write)
 
-    asyncio.run(scene())
+    in_async_session(database_url, scene)
 
 
 def test_middleware_may_surround_it(registry: Registry) -> None:
@@ -212,7 +188,6 @@ def test_a_context_says_what_it_was_told() -> None:
         name="a", task_id=7, attempt=2, failures=1, biz_key="x", headers={"t": 1}, timeout="10s",
         cancelled=True, stopping=True, checkpoint={"page": 3},
     )  # fmt: skip
-
     assert (ctx.name, ctx.task_id, ctx.attempt, ctx.failures) == ("a", 7, 2, 1)
     assert (ctx.biz_key, ctx.headers, ctx.cancelled, ctx.stopping) == ("x", {"t": 1}, True, True)
     assert ctx.remaining is not None
@@ -230,7 +205,6 @@ def test_a_context_refuses_what_no_context_has() -> None:
 def test_its_log_names_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         make_context(name="a", task_id=7).log.info("hello")
-
     assert caplog.messages == ["task 7 (a), attempt 1: hello"]
 
 
@@ -239,30 +213,26 @@ def test_without_a_session_it_says_how_to_give_one() -> None:
         _ = make_context().session
 
 
-def test_a_commit_keeps_the_checkpoint_in_the_context(noted: Session) -> None:
-    ctx = make_context(noted)
-
-    ctx.session.execute(text(NOTE), {"text": "a"})
+def test_a_commit_keeps_the_checkpoint_in_the_context(kit: Kit) -> None:
+    ctx = make_context(kit.session)
+    ctx.session.execute(NOTE, {"text": "a"})
     ctx.commit({"page": 1})
-
     assert ctx.checkpoint == {"page": 1}
-    assert noted.in_transaction()
+    assert kit.session.in_transaction()
 
 
-def test_chunks_and_locks_work_in_it(noted: Session) -> None:
-    noted.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
-    ctx = make_context(noted)
-
+def test_chunks_and_locks_work_in_it(kit: Kit) -> None:
+    kit.session.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
+    ctx = make_context(kit.session)
     with ctx.locks(exclusive="a"):
         pages = list(ctx.chunks("SELECT text FROM note", key="text", size=2))
-
     assert [len(page) for page in pages] == [2, 2, 1]
 
 
-def test_async_chunks_and_checkpoints_work_in_it(noted: Session, registry: Registry) -> None:
-    noted.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
+def test_async_chunks_and_checkpoints_work_in_it(kit: Kit) -> None:
+    kit.session.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
 
-    @handler("a", registry=registry)
+    @kit.handler()
     async def read(ctx: AsyncTaskContext) -> list[Any]:
         async with ctx.locks(exclusive="a"):
             pages = [
@@ -271,17 +241,16 @@ def test_async_chunks_and_checkpoints_work_in_it(noted: Session, registry: Regis
         await ctx.commit({"page": 3})
         return [pages, await ctx.checkpoint]
 
-    assert run(read, session=noted) == [[2, 2, 1], {"page": 3}]
+    assert run(read, session=kit.session) == [[2, 2, 1], {"page": 3}]
 
 
-def test_a_late_write_is_there_at_once(noted: Session, registry: Registry) -> None:
-    @handler("a", registry=registry)
+def test_a_late_write_is_there_at_once(kit: Kit) -> None:
+    @kit.handler()
     def write(ctx: TaskContext) -> None:
         ctx.write("INSERT INTO note (text) VALUES (%s)", ("late",))
 
-    run(write, session=noted)
-
-    assert noted.execute(text("SELECT text FROM note")).scalars().all() == ["late"]
+    run(write, session=kit.session)
+    assert kit.notes() == ["late"]
 
 
 def test_a_late_write_of_an_async_handler_needs_an_outcome(registry: Registry) -> None:

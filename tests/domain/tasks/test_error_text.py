@@ -103,7 +103,6 @@ class GhostError(Exception, metaclass=Masked):
 )
 def test_any_exception_becomes_text_that_can_be_stored(error, message: str) -> None:
     cause = raised(error)
-
     assert_storable(cause)
     assert cause.message == message
 
@@ -115,16 +114,13 @@ def test_a_kind_says_where_the_class_lives_unless_it_is_built_in() -> None:
 
 def test_a_class_name_that_nobody_can_store_is_cleaned() -> None:
     hostile = type("x", (Exception,), {"__module__": "m\x00", "__qualname__": "q\ud800" * 500})
-
     assert_storable(raised(hostile("x")))
 
 
 @pytest.mark.test_all
 def test_a_message_of_a_hundred_megabytes_is_cut_quickly() -> None:
     started = time.monotonic()
-
     cause = raised(ValueError("x\x00" * 50_000_000))
-
     assert_storable(cause)
     assert cause.message.endswith("…")
     assert time.monotonic() - started < 2
@@ -140,7 +136,6 @@ def test_a_traceback_of_deep_recursion_keeps_only_the_frames_nearest_to_the_faul
         deeper(800)
     except ValueError as error:
         cause = cause_of(error)
-
     assert_storable(cause)
     assert "at the bottom" in (cause.traceback or "")
 
@@ -153,7 +148,6 @@ def test_endless_recursion_is_described() -> None:
         endless()
     except RecursionError as error:
         cause = cause_of(error)
-
     assert_storable(cause)
     assert cause.kind == "RecursionError"
 
@@ -184,7 +178,6 @@ def test_a_traceback_shows_no_values_of_local_variables() -> None:
         charge("4111" + "-1111")
     except ValueError as error:
         cause = cause_of(error)
-
     assert "4111-1111" not in (cause.traceback or "")
 
 
@@ -203,9 +196,7 @@ TAMED = r"one\x1b]0;owned\x07\x1b[2Jtwo\rINFO fake\x9b31m \u202e\u2028é" + "\xa
 
 def test_no_part_of_a_cause_drives_a_terminal_or_begins_a_line_of_the_log() -> None:
     forger = type("x\nERROR forged\x1b[2J", (Exception,), {"__module__": "builtins"})
-
     cause = raised(forger(f"{HOSTILE}\nsecond line"))
-
     assert cause.kind == r"x\nERROR forged\x1b[2J"
     assert cause.message == f"{TAMED}\nsecond line"
     assert first_line(forger("a\x1bb\nc")) == r"x\nERROR forged\x1b[2J: a\x1bb"

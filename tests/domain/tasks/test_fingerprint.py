@@ -95,7 +95,6 @@ KINDS = (charge, chained, grouped, unparsable, run_async, through_a_library, in_
 @pytest.mark.parametrize("fail", KINDS)
 def test_an_error_has_the_fingerprint_of_its_like(fail: Callable[[int], None]) -> None:
     first, second = caught(lambda: fail(1)), caught(lambda: fail(70))
-
     assert fingerprint_of(first) == fingerprint_of(second)
     assert len(fingerprint_of(first)) == 8
     assert len({fingerprint_of(caught(lambda each=each: each(3))) for each in KINDS}) == len(KINDS)
@@ -108,7 +107,6 @@ def test_a_deploy_changes_neither_lines_nor_folder_of_a_fingerprint(
     now = caught(lambda: fail(4))
     trace = re.sub(r"line \d+", "line 9999", now.traceback or "")
     trace = re.sub(r'File "/.*?/tests/domain/', 'File "/srv/releases/8/tests/domain/', trace)
-
     assert fingerprint_of(Cause(now.kind, now.message, trace)) == fingerprint_of(now)
 
 
@@ -126,7 +124,6 @@ def test_frames_are_those_of_the_users_code_the_innermost_last() -> None:
 
 def test_place_class_and_words_make_the_difference() -> None:
     one = caught(lambda: charge(1))
-
     assert fingerprint_of(caught(lambda: refund(1))) != fingerprint_of(one)
     assert fingerprint_of(Cause("KeyError", one.message, one.traceback)) != fingerprint_of(one)
     said = Cause(one.kind, "order 1 has two accounts", one.traceback)
