@@ -148,9 +148,7 @@ def test_an_index_is_built_while_others_write(
 ) -> None:
     run = start()
     until(lambda: builds(behind))
-
     created = create(behind)
-
     assert created
     assert (version(behind), is_valid(behind), run.done()) == (BETWEEN, False, False)
     report.close()
@@ -185,9 +183,7 @@ def test_a_second_one_waits_without_being_waited_for(
     second = start(heard.append)
     until(lambda: heard)
     assert heard == ["Another migrate is running; this one waits for it."]
-
     report.close()
-
     assert first.result(30) == (OLD, NEXT)
     assert second.result(30) == (NEXT, NEXT)
 
@@ -222,6 +218,5 @@ def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
         pending_task(producer)
         with pytest.raises(SchemaError, match=r"locked a table .* migrate again"):
             migrate(Database(url), patience_s=0)
-
     assert version(behind) == OLD
     assert migrate(Database(url)) == (OLD, NEXT)

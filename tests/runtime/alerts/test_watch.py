@@ -57,7 +57,6 @@ def test_what_a_dead_sender_left_is_sent_again(engine: Engine, hook: Hook) -> No
     tell(engine, DEAD)
     with engine.begin() as connection:
         alerts.take_notice(connection, timedelta(0))
-
     assert post(engine, hook) == 1
     assert hook.said == [("firing", "scan")]
 
@@ -69,7 +68,6 @@ def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook
     tell(engine)
     assert post(engine, hook) == 0  # it may be at work
     again(engine)
-
     assert post(engine, hook) == 1
     assert post(engine, hook) == 0
     assert hook.said == [("resolved", "scan")]
@@ -83,7 +81,6 @@ def test_a_sender_that_is_slow_lets_the_end_wait(engine: Engine, hook: Hook) -> 
     assert notice is not None
     with engine.begin() as connection:
         alerts.mark_sent(connection, notice, ["log", "webhook"], whole=True)
-
     assert post(engine, hook) == 1
     assert hook.said == [("resolved", "scan")]
 
@@ -92,7 +89,6 @@ def test_it_is_told_that_it_is_over(engine: Engine, hook: Hook) -> None:
     for found in ([DEAD], [DEAD], [], []):
         tell(engine, *found)
         post(engine, hook)
-
     assert hook.said == [("firing", "scan"), ("resolved", "scan")]
 
 
@@ -100,7 +96,6 @@ def test_what_does_not_last_is_not_told(engine: Engine, hook: Hook) -> None:
     tell(engine, Alert("workers", "none", "Start one.", timedelta(hours=1)))
     assert post(engine, hook) == 0
     tell(engine)
-
     assert post(engine, hook) == 0
     assert hook.said == []
 
@@ -108,7 +103,6 @@ def test_what_does_not_last_is_not_told(engine: Engine, hook: Hook) -> None:
 def test_what_lasts_is_told(engine: Engine, hook: Hook) -> None:
     tell(engine, Alert("workers", "none", "Start one.", timedelta(hours=1)))
     again(engine)
-
     assert post(engine, hook) == 1
 
 
@@ -116,7 +110,6 @@ def test_what_could_not_be_looked_at_is_not_over(engine: Engine) -> None:
     tell(engine, DEAD)
     with engine.begin() as connection:
         record(connection, [], ["scan"])
-
         assert alerts.open_keys(connection) == {"scan"}
 
 
@@ -125,7 +118,6 @@ def test_a_refusal_is_logged_without_the_secret(
 ) -> None:
     hook.status = 500
     tell(engine, DEAD)
-
     assert post(engine, hook) == 0
     assert f"http://127.0.0.1:{hook.server_port}: HTTPError 500" in caplog.text
     assert "token" not in caplog.text
@@ -140,7 +132,6 @@ def test_each_refusal_doubles_the_wait(engine: Engine, hook: Hook) -> None:
         with engine.begin() as connection:
             waits.append(round(float(connection.execute(WAIT).scalar_one()), -1))
         again(engine)
-
     assert waits == [10, 20, 40, 80, 160, 320, 600, 600, 600]
 
 
@@ -192,7 +183,6 @@ def test_a_channel_that_refuses_is_asked_once_a_time(engine: Engine, hook: Hook)
     hook.status = 500
     tell(engine, *(Alert(key, "f", "a") for key in "abc"))
     deliver(engine, {"webhook": to_webhook(hook.url), "mail": mail})
-
     assert (mailed, len(hook.got)) == (["a", "b", "c"], 1)
 
 

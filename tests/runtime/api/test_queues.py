@@ -113,9 +113,7 @@ def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) ->
     with bench.engine.begin() as connection:
         change_queue(connection, "default", retry="fixed 0s", max_attempts=2)
     task_id = bench.create()
-
     bench.drain()
-
     assert bench.state(task_id) == "FAILED"
     assert bench.runs == [task_id, task_id]
 
@@ -123,9 +121,7 @@ def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) ->
 def test_explain_knows_what_is_said_of_the_queue(connection: Connection) -> None:
     task_id = pending_task(connection, queue="mail")
     change_queue(connection, "mail", windows=[closed_now()])
-
     said = explain_task(connection, task_id)
-
     assert "closed" in [finding.subject for finding in said.findings]
 
 
@@ -166,7 +162,6 @@ def test_what_cannot_be_said_of_a_queue_is_refused(
 ) -> None:
     with pytest.raises(InvalidTaskError) as refusal:
         change_queue(connection, "mail", **options)
-
     assert str(refusal.value).startswith(problem)
     assert list_queues(connection) == []
 
@@ -192,7 +187,6 @@ def test_a_queue_may_be_ruled_by_two_at_once(bench: Bench) -> None:
         change_queue(one, "mail", running_below=5)
         thread = bench.beside(_limit, bench)
     thread.join(10)
-
     with bench.engine.connect() as connection:
         found = get_queue(connection, "mail")
     assert (found.running_below, found.timeout_ms) == (5, 5_000)
@@ -284,7 +278,6 @@ def test_of_a_failed_one_edit_and_requeue_wait_for_each_other(
 
     verbs: dict[str, Act] = {"edit": EDIT, "requeue": requeue_task}
     acts = verbs[first], verbs[second]
-
     assert together(engine, pair, failed, *acts) == apart(pair, failed, *acts)
 
 
@@ -311,7 +304,6 @@ def test_its_run_fails_while_a_requeue_looks_then_it_is_found(pair: Pair, at: st
     task = committed(a, claimed_task)
     with between(a, lambda: committed(b, settle_one, failing(task)), before=at):
         answer = committed(a, requeue_task, task.task_id)
-
     assert answer is Requeued.REQUEUED
 
 
@@ -325,7 +317,6 @@ def test_its_run_fails_while_an_edit_looks_then_it_is_edited(pair: Pair) -> None
 
     with between(a, fail, before="UPDATE task_pending"):
         assert committed(a, EDIT, task_id) is True
-
     assert pool_of_task(a, task_id) == "error FAILED"
     assert state(a, task_id)["payload"] == {"n": 2}
 
@@ -340,9 +331,7 @@ def test_a_verb_for_what_runs_is_open_then_the_settle_waits_for_nobody(
     before = committed(a, state, task.task_id)
     assert VERBS[verb](a, task.task_id) in (Changed.RUNNING, False)
     b.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
-
     committed(b, LEAVES["succeeded" if event is Event.SUCCEED else "retried"], task)
-
     after = committed(b, state, task.task_id)
     same = ("queue", "priority", "enabled", "payload", "own")
     assert [after[word] for word in same] == [before[word] for word in same]

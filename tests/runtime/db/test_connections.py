@@ -239,7 +239,6 @@ def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -
     with psycopg.connect(plain_url(bench)) as caller:
         cancel_task(caller, task_id)
         caller.rollback()
-
     assert bench.state(task_id) == "PENDING"
     assert bench.sql("SELECT count(*) FROM task_audit") == 0
 
@@ -264,7 +263,6 @@ def test_a_scoped_session_hints_when_it_commits(bench: Bench, ear: Ear) -> None:
         task_id = create_task(caller, "t")
         group = create_group(caller, [NewTask("t")])
         assert told(ear) == []
-
     assert sorted(told(ear)) == [task_id, *group.task_ids]
 
 
@@ -301,7 +299,6 @@ def test_wrong_arguments_are_refused_and_the_transaction_lives_on(
         with pytest.raises(InvalidTaskError) as refused:
             call(caller)
         create_task(caller, "behind")
-
     assert str(refused.value).startswith(said)
     assert bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") == ["before", "behind"]
 
@@ -400,7 +397,6 @@ def test_a_pooler_gets_its_server_back_without_our_settings(
     with database.engine.connect() as connection:
         server = connection.connection.driver_connection
         found = server.execute(OPTIONS.text).fetchone()
-
     assert found == (OURS if "prepared" in request.node.name else THE_SERVERS)
 
 
@@ -438,9 +434,7 @@ def ask_pid(database: Database) -> int:
 def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> None:
     database, lent = Database(database_url), list[object]()
     event.listen(database.engine, "checkout", lambda *_: lent.append(_))
-
     assert len({ask_pid(database) for _ in range(3)}) == 1
-
     assert len(lent) == 1
     database.dispose()
     assert database.engine.pool.checkedout() == 0
@@ -448,10 +442,8 @@ def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> 
 
 def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> None:
     database = Database(database_url)
-
     with database.single() as first, database.single() as second:
         assert first.connection.driver_connection is not second.connection.driver_connection
-
     assert database.engine.pool.checkedout() == 1
     with suppress(DBAPIError), database.single() as connection:
         connection.execute(text("SELECT 1 / 0"))
@@ -544,5 +536,4 @@ def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals, code: str
 )
 def test_the_remedy_is_declared_by_sqlstate(state: type[psycopg.Error], remedy: Remedy) -> None:
     error = DBAPIError.instance("", None, state(""), psycopg.Error)
-
     assert remedy_for(error) is remedy

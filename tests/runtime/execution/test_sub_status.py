@@ -93,7 +93,6 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
 
     bench.create("t")
     bench.drain()
-
     assert seen == [WAITS]
 
 
@@ -106,7 +105,6 @@ def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
 
     ids = {n: bench.create("t", {"n": n}) for n in range(20)}
     bench.drain()
-
     assert {n: sub_status(bench, task_id) for n, task_id in ids.items()} == {
         n: f"part {n}" if n % 3 else None for n in ids
     }

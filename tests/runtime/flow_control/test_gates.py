@@ -57,9 +57,7 @@ class Hall:
 def test_tasks_of_one_key_run_one_at_a_time_lowest_id_first(bench: Bench) -> None:
     bench.succeeding()
     ids = [bench.create(order_key=f"k{n % 3}") for n in range(30)]
-
     bench.drain(concurrency=4)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 30
     for n in range(3):
         of_key = [i for i in bench.runs if i in ids[n::3]]
@@ -131,10 +129,8 @@ def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
         bench.create()
     bench.beside(bench.work(concurrency=3).run)
     until(lambda: bench.sql(PARKED) == 3)
-
     with bench.engine.begin() as connection:
         drop_limit(connection, GateKind.NAME, "t")
-
     until(lambda: hall.inside == 3)
 
 
@@ -148,9 +144,7 @@ def test_a_head_that_waits_for_its_retry_blocks_or_skips(bench: Bench) -> None:
 
     heads = [bench.create(order_key="b"), bench.create(order_key="s", order_policy="skips")]
     behind = [bench.create(order_key="b"), bench.create(order_key="s")]
-
     bench.drain()
-
     assert bench.states([*heads, *behind]) == ["PENDING", "PENDING", "PENDING", "SUCCEEDED"]
 
 
@@ -243,7 +237,6 @@ def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     database = Database(bench.url)
     bench.at_end(database.dispose)
     leader = AdmissionControl(database)
-
     assert len(leader.claim(ids, claimer(), uuid4())) == 1
     assert (leader.look().next_s or 0) > LOOK_AGAIN_S - 5
 
@@ -334,16 +327,13 @@ def test_tasks_that_share_no_key_are_not_judged_one_by_one(
     bench: Bench, database: Database
 ) -> None:
     ids = [bench.create(order_key=f"k{n}") for n in range(5)]
-
     with watched(database.engine, LONG) as judged:
         assert claimed(AdmissionControl(database), ids) == ids
-
     assert judged == []
 
 
 def test_of_few_those_of_the_best_priority_go_first(bench: Bench, database: Database) -> None:
     later, first = (bench.create(order_key=f"k{n}", priority=9 - n) for n in range(2))
-
     assert claimed(AdmissionControl(database), [later, first], 1) == [first]
 
 
@@ -353,11 +343,9 @@ def test_what_a_message_leaves_behind_keeps_nobody_from_the_short_way(
     control = AdmissionControl(database)
     for n in range(2):
         clear, head, held = (bench.create(order_key=key) for key in (f"c{n}", f"k{n}", f"k{n}"))
-
         with watched(database.engine, SHORT) as tries:
             assert claimed(control, [clear, head, held]) == [clear]
             assert claimed(control, [head, held]) == [head]
-
         assert len(tries) == 2
 
 

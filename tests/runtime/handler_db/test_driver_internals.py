@@ -69,9 +69,7 @@ def test_each_run_has_a_session_of_its_own(bench: Bench) -> None:
         return ctx.session.scalar(text("SELECT pg_backend_pid()"))
 
     ids = [bench.create() for _ in range(4)]
-
     bench.execute(ids)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert len({bench.task(i).result for i in ids}) == 4
 
@@ -84,16 +82,13 @@ def test_async_runs_write_with_their_outcome(bench: Bench) -> None:
             raise ValueError
 
     ids = [bench.create(payload={"n": n}) for n in range(4)]
-
     bench.drain()
-
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 2
     assert [bench.effects(i) for i in ids] == [1, 0] * 2
 
 
 def test_a_check_up_names_what_is_missing() -> None:
     (found,) = driver_internals.examine()
-
     assert found.level is Level.WARN
     assert NOTICE in found.fact
     assert found.advice == "Install psycopg<3.4,>=3.2.13."
@@ -142,9 +137,7 @@ def test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence(
 ) -> None:
     with engine.begin() as connection:
         task_id = create_task(connection, "write")
-
     done = _work(database_url, tmp_path, "import sys, psycopg", line)
-
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"has no {missing} as we know it" in done.stderr

@@ -68,9 +68,7 @@ def test_fifty_megabytes_go_there_and_back(bench: Bench, kept: dict[str, Any]) -
     echo(bench)
     payload = {"text": "".join(f"{n:08x}" for n in range(50 * 1024 * 1024 // 8))}
     task_id = bench.create(payload=payload)
-
     bench.drain(**kept)
-
     assert bench.runs == [payload]
     with bench.engine.connect() as connection:
         full = load_large_values(connection, bench.task(task_id))
@@ -92,7 +90,6 @@ def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) ->
 
     task_id = bench.create()
     bench.drain(**kept)
-
     assert "result cannot be stored" in str(bench.task(task_id).error)
 
 
@@ -104,7 +101,6 @@ def test_an_async_handler_has_it_too(bench: Bench, kept: dict[str, Any]) -> None
 
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
-
     assert bench.runs == [BIG]
     assert reference_of(bench.task(task_id).result)
 
@@ -117,7 +113,6 @@ def test_a_result_commits_with_what_its_handler_wrote(bench: Bench, kept: dict[s
 
     task_id = bench.create()
     bench.drain(**kept)
-
     with bench.engine.connect() as connection:
         assert load_large_values(connection, bench.task(task_id)).result == BIG
 
@@ -127,9 +122,7 @@ def test_one_among_many_is_large(bench: Bench, kept: dict[str, Any]) -> None:
     with bench.engine.begin() as connection:
         create_tasks(connection, [NewTask("t", BIG if n == 7 else {"n": n}) for n in range(20)])
     assert values(bench) == 1
-
     bench.drain(**kept)
-
     assert BIG in bench.runs
     assert len(bench.runs) == 20
 
@@ -181,11 +174,9 @@ def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
     first = bench.create(payload=BIG, unique_key="k")
     assert not bench.create(payload={"text": "y" * 100_000}, unique_key="k").created
     assert values(bench) == 1
-
     new = {"text": "z" * 100_000}
     assert bench.create(payload=new, unique_key="k", on_conflict="replace_payload") == first
     bench.drain(**kept)
-
     assert bench.runs == [new]
 
 
@@ -215,9 +206,7 @@ def test_a_reference_opens_no_value_of_another_task(bench: Bench, kept: dict[str
     reference = reference_of(bench.task(owner).payload)
     assert isinstance(reference, Reference)
     thief = bench.sql("SELECT task_create('t', CAST(:p AS jsonb))", p=str(reference))
-
     bench.drain(**kept)
-
     assert bench.runs == []
     assert "is missing" in str(bench.task(thief).error)
 
@@ -285,20 +274,16 @@ def test_it_goes_with_a_row_that_is_too_old(
     table = "task_error" if fails else "task_completed"
     assert swept(bench) == (1 if fails else 2)
     bench.sql(f"UPDATE {table} SET finished_at = :at WHERE id = :id", at=LONG_AGO, id=task_id)
-
     Retention(bench.settings(keep_errors="1d"), bench.child(start=False).database).run()
-
     assert values(bench) == 0
 
 
 @pytest.mark.usefixtures("old_days")
 def test_it_goes_with_the_partition_of_its_day(bench: Bench, kept: dict[str, Any]) -> None:
     old_task(bench, kept)
-
     pruned = Retention(
         bench.settings(keep_completed="30d"), bench.child(start=False).database
     ).run()
-
     assert (pruned.days, pruned.in_use) == ([NAME], [])
     assert values(bench) == 0
 
@@ -306,10 +291,8 @@ def test_it_goes_with_the_partition_of_its_day(bench: Bench, kept: dict[str, Any
 @pytest.mark.usefixtures("old_days")
 def test_it_goes_with_one_name_of_a_day_that_stays(bench: Bench, kept: dict[str, Any]) -> None:
     old_task(bench, kept)
-
     settings = bench.settings(keep_completed="forever,t=1d")
     Retention(settings, bench.child(start=False).database).run()
-
     assert values(bench) == 0
     assert bench.sql("SELECT count(*) FROM task_all") == 0
 

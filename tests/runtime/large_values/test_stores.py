@@ -67,7 +67,6 @@ def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], fol
     task_id = bench.create(payload=BIG)
     assert len(files(folder)) == 1
     bench.drain(**outside)
-
     assert bench.runs == [BIG]
     assert len(files(folder)) == values(bench) == 2
     assert bench.sql("SELECT count(content) FROM task_large_value") == 0
@@ -81,9 +80,7 @@ def test_a_file_goes_when_its_task_has_gone(
     keeps, goes = bench.create(payload=BIG), bench.create(payload=BIG)
     bench.sql("DELETE FROM task_pending WHERE id = :id", id=goes)
     aged(folder)
-
     swept(bench, outside)
-
     assert len(files(folder)) == values(bench) == 1
     with bench.engine.connect() as connection:
         assert load_large_values(connection, bench.task(keeps)).payload == BIG
@@ -295,9 +292,7 @@ def test_a_buffer_writes_each_with_its_task(bench: Bench, kept: dict[str, Any]) 
         buffer.create_task("t", {"n": 3})
         assert buffer.flush("20s")
         assert values(bench) == 3
-
     bench.drain(**kept)
-
     assert [payload["n"] for payload in bench.runs] == [0, 1, 2, 3]
     assert bench.runs[0] == {**BIG, "n": 0}
 
@@ -418,7 +413,6 @@ def test_a_handler_that_takes_no_payload_still_has_an_encrypted_result(
     task_id = bench.create(payload=BIG)
     # From here on nothing but the reference says that it is encrypted.
     bench.drain(**configure(encryption_keys=OLD, encrypted_tasks=""))
-
     task = bench.task(task_id)
     assert (task.state, is_secret(task.result)) == ("SUCCEEDED", True)
     assert "canary" not in stored(bench)
@@ -428,7 +422,6 @@ def test_rotation_encrypts_them_anew(bench: Bench, configure: Configure) -> None
     configure(large_values="database", **SECRET)
     task_id = bench.create(payload=BIG)
     done = rotate(bench.engine, Keyring(read_keys(f"{NEW},{OLD}")))
-
     assert (done.number, done.complete) == (1, True)
     with bench.engine.begin() as connection:
         assert count(connection) == [("task_large_value.content (payload)", "new", 1)]
@@ -466,7 +459,6 @@ def test_where_they_are_not_kept_an_import_is_refused(
     export_tasks(bench.engine, tmp_path / "file", name="t")
     bench.sql("DELETE FROM task_pending")
     configure(large_values="", **secret)
-
     with pytest.raises(InvalidSelectionError, match=r"Line 1: payload has .* bytes"):
         import_tasks(bench.engine, tmp_path / "file", tmp_path / "receipt")
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
@@ -482,7 +474,6 @@ def test_no_text_quotes_a_large_payload_where_paths_are_masked_and_no_line_ever(
     masked, plain = (bench.create(payload={**BIG, "card": "canary-4711"}) for _ in range(2))
     bench.execute([masked], masked_paths="card", **kept)
     bench.execute([plain], **kept)
-
     assert [each.message for each in bench.attempts(masked)] == ["***"]
     assert [each.message for each in bench.attempts(plain)] == ["canary-4711 is refused"]
     assert "canary" not in caplog.text

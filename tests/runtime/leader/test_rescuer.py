@@ -39,10 +39,8 @@ def test_a_lapsed_lease_is_rescued_and_a_valid_one_is_not(bench: Bench) -> None:
     bench.at_end(database.dispose)
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
-
     too_early = Rescuer(bench.settings(), database).run_once()
     in_time = Rescuer(bench.settings(), database).run_once(now=LATER)
-
     assert (too_early, in_time) == ({}, {task.task_id: "PENDING"})
     assert bench.task(task.task_id).crashes == 1
 
@@ -54,9 +52,7 @@ def test_the_log_says_why_a_task_was_lost(bench: Bench, caplog: pytest.LogCaptur
     bench.at_end(lambda: HOOKS.unsubscribe(_nothing))
     with bench.engine.begin() as connection:
         claimed_task(connection)
-
     Rescuer(bench.settings(), database).run_once(now=LATER)
-
     assert "rescued 1 task of vanished workers" in caplog.text
     assert "again within 5 s: worker vanished: Its process or worker vanished" in caplog.text
 
@@ -104,12 +100,10 @@ class TestTheClock:
         with bench.engine.begin() as connection:
             lives, vanished = claimed_task(connection), claimed_task(connection)
         rescuer.run_once()
-
         at_once = rescuer.run_once(now=LATER)
         with bench.engine.begin() as connection:
             renew(connection, [lives.fence], LEASE, now=LATER)
         waited = until(lambda: rescuer.run_once(now=LATER), 5)
-
         assert (at_once, waited) == ({}, {vanished.task_id: "PENDING"})
         assert bench.task(lives.task_id).crashes == 0
 
@@ -120,17 +114,14 @@ class TestTheClock:
             task = claimed_task(connection)
         ends = bench.task(task.task_id).lease_until
         assert ends is not None
-
         before = rescuer.run_once(now=ends - timedelta(milliseconds=10))
         after = rescuer.run_once(now=ends + timedelta(milliseconds=10))
-
         assert (before, after) == ({}, {task.task_id: "PENDING"})
 
     def test_a_clock_that_goes_back_delays_nothing(self, bench: Bench, rescuer: Rescuer) -> None:
         rescuer.run_once(now=LATER + timedelta(hours=1))
         with bench.engine.begin() as connection:
             task = claimed_task(connection)
-
         assert rescuer.run_once(now=LATER) == {task.task_id: "PENDING"}
 
 
@@ -230,9 +221,7 @@ def test_a_quiet_leader_notices_that_a_task_has_expired(bench: Bench) -> None:
     leader.hold()
     assert not leader.scan().did_something
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now(), expires_at = now()")
-
     leader.scan()
-
     assert bench.state(task_id) == "EXPIRED"
 
 
@@ -244,9 +233,7 @@ def test_whoever_waits_behind_one_that_is_swept_is_woken(bench: Bench) -> None:
     assert admission.claim([behind], claimer(), uuid4()) == []
     assert bench.task(behind).parked == "order k"
     bench.sql("UPDATE task_pending SET expires_at = now() WHERE id = :id", id=head)
-
     assert Sweeper(database).run_once() == 1
-
     assert bench.task(behind).parked is None
 
 
@@ -259,5 +246,4 @@ def test_a_crowd_that_expired_goes_in_groups_and_the_rest_with_the_next_scan(ben
     )
     database = Database(bench.url)
     bench.at_end(database.dispose)
-
     assert [Sweeper(database).run_once() for _ in range(3)] == [crowd - 1, 1, 0]

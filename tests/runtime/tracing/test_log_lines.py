@@ -83,7 +83,6 @@ def test_without_lines_there_is_no_row_and_off_keeps_none(bench: Bench) -> None:
     shop.warning("outside of any run")
     spoken = bench.create(payload={"says": True})
     bench.drain()
-
     assert kept(bench, silent) == kept(bench, spoken) == []
     assert bench.sql("SELECT count(*) FROM task_log") == 0
 
@@ -97,7 +96,6 @@ def test_runs_side_by_side_do_not_mix_their_lines(bench: Bench) -> None:
 
     ids = [bench.create("async", {"n": n}) for n in range(8)]
     bench.drain(**ON)
-
     for n, task_id in enumerate(ids):
         assert texts(bench, task_id) == [f"of {n}"] * 3
 
@@ -110,7 +108,6 @@ def test_the_last_lines_stay_within_bounds(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.drain(**ON)
-
     [log] = kept(bench, task_id)
     assert [line.text for line in log.lines] == [f"line {n}" for n in range(15, 20)]
     assert log.cut == 15
@@ -185,7 +182,6 @@ def test_a_lone_surrogate_can_be_stored(bench: Bench) -> None:
     assert run is not None
     with bench.engine.begin() as connection:
         keep_lines(connection, [run])
-
     assert texts(bench, 1) == ["half a character: ?"]
 
 
@@ -202,7 +198,6 @@ def test_a_role_that_may_not_keep_them_runs_its_tasks(
         bench.drain(**ON)
     finally:
         bench.sql("ALTER TABLE task_log_away RENAME TO task_log")
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert "log lines of 1 runs are not kept" in caplog.text
 

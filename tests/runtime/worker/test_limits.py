@@ -35,10 +35,8 @@ def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
     one, other = Mailbox(tmp_path / "box"), Mailbox(tmp_path / "box")
     for command in commands:
         one.leave(command)
-
     first, second = one.take(), other.take()
     taken = [next(first), next(second), next(first), *second, *first]
-
     assert sorted(command.ids for _, command in taken) == [command.ids for command in commands]
     assert list(one.take()) == []
 
@@ -46,12 +44,10 @@ def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
 def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path) -> None:
     box = Mailbox(tmp_path / "box")
     box.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
-
     ((path, command),) = box.take()
     box.put_back(path)
     ((path, again),) = box.take()
     box.done(path)
-
     assert again == command == ControlCommand(Do.PAUSE, queue="mail", reason="why")
     assert list(box.take()) == []
     assert list((tmp_path / "box").iterdir()) == []
@@ -60,9 +56,7 @@ def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path
 def test_an_empty_or_missing_box_has_no_news(tmp_path: Path) -> None:
     box = Mailbox(tmp_path / "box")
     assert not box.has_news()
-
     box.leave(ControlCommand(Do.RESUME, queue="*"))
-
     assert box.has_news()
     assert not box.has_news()
 
@@ -73,9 +67,7 @@ def test_a_waiting_task_is_cancelled_and_told_of(bench: Bench, mailbox: Mailbox)
     bench.at_end(lambda: HOOKS.unsubscribe(told.append))
     task_id = bench.create("later", delay="1h")
     bench.child()
-
     mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id, 10**15)))
-
     until(lambda: bench.state(task_id) == State.CANCELLED, 5)
     until(lambda: [(n.kind, n.task_id, n.name) for n in told] == [("cancelled", task_id, "later")])
 
@@ -107,10 +99,8 @@ def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbo
 def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
     count = "SELECT count(*) FROM task_queue_pause WHERE queue = 'mail' AND reason = 'why'"
     bench.child()
-
     mailbox.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
     until(lambda: bench.sql(count) == 1, 5)
-
     mailbox.leave(ControlCommand(Do.RESUME, queue="mail"))
     until(lambda: bench.sql(count) == 0, 5)
 
@@ -206,9 +196,7 @@ def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(
     bench.succeeding(retry="1h,1h")
     (beside,) = claimed(bench, 1)
     killed_at_a_limit(bench, [], [beside])
-
     reap(bench)
-
     assert charges(bench, [beside]) == [("PENDING", 0, 1)]
 
 
@@ -234,7 +222,5 @@ def test_a_note_of_a_kill_is_not_of_the_next_child_in_the_slot(bench: Bench) -> 
     bench.slots.take("next")
     (view,) = bench.slots.occupied()
     bench.slots.write(scoreboard.kill_offset(view.index), scoreboard.pack_kill(NOBODY, 1.0))
-
     (view,) = bench.slots.occupied()
-
     assert not view.killed
