@@ -84,9 +84,7 @@ def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> N
 
 
 @pytest.mark.test_all
-def test_who_starts_in_a_folder_just_removed_makes_it_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_starts_in_a_folder_just_removed_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = folder_of("one", ended=True)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("one"))
     mine = Liveness("worker", "c", good_for_s=60)

@@ -70,8 +70,7 @@ def behind(
     """A copy of it, for the code of the next release."""
     monkeypatch.setattr(schema, "_migrations", lambda: next_code / "migrations")
     engine = create_engine(
-        databases.create("behind", old_database),
-        connect_args={"options": "-c lock_timeout=10s"},
+        databases.create("behind", old_database), connect_args={"options": "-c lock_timeout=10s"}
     )
     yield engine
     engine.dispose()
@@ -128,7 +127,6 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
         pending_task(producer)
         run = start(heard.append)
         until(lambda: heard.count(IN_USE) >= 2)
-
         ids = [create(behind) for _ in range(3)]
 
         assert not run.done()

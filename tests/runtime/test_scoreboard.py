@@ -79,9 +79,7 @@ def test_each_thread_has_a_message_of_its_own_in_hand(slots: Scoreboard) -> None
     assert (both.messages, one.messages) == (2, 1)
 
 
-def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(
-    slots: Scoreboard,
-) -> None:
+def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(slots: Scoreboard) -> None:
     first, second = slots.take("first"), slots.take("second")
     second.start(Run(9, 9), 60)
     for number in range(MOST_RUNS + 2):

@@ -44,11 +44,7 @@ class Post:
         self.logins: list[tuple[bytes, bytes]] = []
         self.answer = "250 OK"
         self._controller = Controller(
-            self,
-            hostname="127.0.0.1",
-            port=port,
-            authenticator=self._login,
-            auth_require_tls=False,
+            self, hostname="127.0.0.1", port=port, authenticator=self._login, auth_require_tls=False
         )
         self.port = port
 
@@ -212,10 +208,7 @@ def test_no_worker_is_alive(connection: Connection, find: Find) -> None:
     assert find(rules.workers) == {}
     silent(connection, "n")
     (stopped,) = rules.workers(connection, Settings())
-    assert (stopped.fact, stopped.settle) == (
-        "no worker is alive; n fell silent",
-        timedelta(0),
-    )
+    assert (stopped.fact, stopped.settle) == ("no worker is alive; n fell silent", timedelta(0))
 
 
 def test_one_of_two_workers_falls_silent(connection: Connection, find: Find) -> None:

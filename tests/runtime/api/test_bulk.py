@@ -379,8 +379,7 @@ def test_the_rest_is_counted(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
-    [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})],
+    ("action", "words"), [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})]
 )
 def test_nonsense_is_refused_and_not_noted(engine: Engine, action: str, words: Any) -> None:
     with pytest.raises(InvalidSelectionError):

@@ -76,12 +76,7 @@ async def awaited(ctx: Any, payload: Any) -> int:
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("function", "options"),
-    [
-        (plain, {}),
-        (plain, {"at_most_once": True}),
-        (with_effects, {}),
-        (awaited, {}),
-    ],
+    [(plain, {}), (plain, {"at_most_once": True}), (with_effects, {}), (awaited, {})],
     ids=["plain", "at most once", "with effects", "async"],
 )
 def test_the_callback_knows_what_came_of_all(bench: Bench, function, options) -> None:
@@ -298,7 +293,6 @@ def test_explain_tells_the_group_of_a_member_and_of_a_callback(bench: Bench) -> 
     group = made(bench, 3)
     first, *others = group.task_ids
     bench.execute([first])
-
     open_ = f"group {group.id}, of whose 3 members 2 have not ended"
     assert said(bench, others[0])["group"] == f"It is a member of {open_}"
     assert said(bench, first)["group"] == f"It is a member of {open_}"

@@ -514,10 +514,7 @@ class TestAsync:
 
 class TestHints:
     def test_none_is_sent_unless_it_is_asked_for(
-        self,
-        bench: Bench,
-        raw: psycopg.Connection,
-        ear: Ear,
+        self, bench: Bench, raw: psycopg.Connection, ear: Ear
     ) -> None:
         one = create_task(raw, "t", queue="mail")
         many = create_tasks(raw, [NewTask("t", None, {"queue": "mail"})] * 2)

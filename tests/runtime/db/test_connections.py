@@ -228,7 +228,7 @@ def test_each_verb_has_a_twin_for_async_callers(
             ]
 
     assert asyncio.run(act()) == [
-        *({"n": [1]}, True, "cancelled", "already over", "requeued", "not found"),
+        *({"n": [1]}, True, "cancelled", "already over", "requeued", "not found")
     ]
     assert bench.sql("SELECT count(*) FROM task_pending") == 1
     assert bench.sql("SELECT count(*) FROM task_audit") == 2

@@ -379,9 +379,7 @@ def test_a_task_walks_its_way_under_odd_settings_together(odd: Odd, drawn: dict[
     odd.walk()
 
 
-def test_what_others_set_in_their_sessions_stays_but_for_how_instants_are_written(
-    odd: Odd,
-) -> None:
+def test_what_others_set_in_their_sessions_stays_but_for_how_instants_are_written(odd: Odd) -> None:
     odd.set({"DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601"})
     engine = create_engine(odd.url)
     shown = text("SELECT CAST(DATE '2026-03-02' AS text), CAST(INTERVAL '90 s' AS text)")

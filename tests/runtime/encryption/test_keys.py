@@ -103,6 +103,7 @@ def test_settings_show_ids_alone(key: str) -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
+
     from tasks_app.runtime.encryption.encryption import Encryption
 
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
@@ -147,9 +148,7 @@ def test_tasks_that_are_to_be_encrypted_without_a_key_are_a_failure(say: Say) ->
 
 
 def test_a_key_of_stored_values_that_is_missing_here_is_named_with_a_place(
-    say: Say,
-    bench: Bench,
-    configure: Configure,
+    say: Say, bench: Bench, configure: Configure
 ) -> None:
     configure(encrypted_tasks="t")
     bench.create(payload={"n": 1})

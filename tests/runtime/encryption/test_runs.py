@@ -128,7 +128,6 @@ def test_an_error_is_its_class_and_place(
 ) -> None:
     configure(encrypted_tasks="t", payload_limit="1000000")
     words = iter(["first", "second"])
-
     if asynchronous:
 
         @bench.handler("t", max_attempts=2, retry="fixed 1ms")

@@ -122,9 +122,7 @@ def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.Monkey
     assert len(copied) == 4
 
 
-def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(
-    bench: Bench,
-) -> None:
+def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(bench: Bench) -> None:
     bench.sql("ALTER TABLE task_completed ADD CONSTRAINT refuse CHECK (result IS NULL) NOT VALID")
     bench.at_end(lambda: bench.sql("ALTER TABLE task_completed DROP CONSTRAINT refuse"))
 

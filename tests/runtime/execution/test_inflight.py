@@ -47,9 +47,7 @@ def limit(bench: Bench, *, there: bool) -> None:
             drop_limit(connection, GateKind.NAME, "other")
 
 
-def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
-    bench: Bench,
-) -> None:
+def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
     with watched(child.database.engine, SHORT) as claims:
@@ -66,7 +64,6 @@ def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
     executor = child.executor
     limit(bench, there=True)
     monkeypatch.setattr("tasks_app.runtime.execution.claims.HINDERED_S", 3600.0)
-
     with watched(child.database.engine, SHORT) as claims:
         for _ in range(2):
             executor.execute([bench.create()])
@@ -451,9 +448,7 @@ def theirs(bench: Bench) -> TaskId:
 
 
 def test_what_only_others_know_is_passed_on_and_ours_is_run(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs")
     ours = bench.create("ours")
@@ -463,20 +458,14 @@ def test_what_only_others_know_is_passed_on_and_ours_is_run(
 
 
 def test_what_nobody_on_the_queue_knows_stays_with_the_scan(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs", queues=["elsewhere"])
     bench.execute([theirs])
     assert told(ear) == []
 
 
-def test_what_may_not_run_is_not_passed_on(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
-) -> None:
+def test_what_may_not_run_is_not_passed_on(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs")
     later = bench.create("theirs", delay="1h")
     with bench.engine.begin() as connection:
@@ -487,9 +476,7 @@ def test_what_may_not_run_is_not_passed_on(
 
 @pytest.mark.test_all
 def test_what_comes_back_again_and_again_is_left_to_the_scan(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs")
     child = bench.child()

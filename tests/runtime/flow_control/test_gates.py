@@ -161,7 +161,6 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
     head, behind = bench.create(order_key="b"), bench.create(order_key="b")
     bench.drain()
     assert bench.states([head, behind]) == ["FAILED", "PENDING"]
-
     wrong.clear()
     with bench.engine.begin() as connection:
         from tasks_app.pool.tasks.requeue import requeue
@@ -191,9 +190,7 @@ def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Benc
     assert bench.runs == behind
 
 
-def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
-    bench: Bench,
-) -> None:
+def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(bench: Bench) -> None:
     bench.succeeding()
     first, second = bench.create(order_key="k"), bench.create(order_key="k")
     child = bench.child(start=False)

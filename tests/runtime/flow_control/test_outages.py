@@ -43,9 +43,7 @@ class TestOutages:
     def test_an_outage_charges_nothing_and_waits_by_its_own_policy(self, bench: Bench) -> None:
         bench.raising(down(), max_attempts=1, dependency_retry="10m,1h")
         task_id = bench.create()
-
         bench.drain()
-
         task = bench.task(task_id)
         assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 0, 1, 0)
         assert 590 < due_in_s(bench, task_id) <= 600
@@ -76,7 +74,6 @@ class TestOutages:
     @pytest.mark.parametrize("is_async", [False, True])
     def test_above_its_number_each_outage_is_charged(self, bench: Bench, is_async: bool) -> None:
         given = {"dependency_limit": 3, "dependency_retry": "0s", "retry": "0s", "max_attempts": 2}
-
         if is_async:
 
             @bench.handler("t", **given)

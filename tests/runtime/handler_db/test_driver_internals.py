@@ -32,10 +32,7 @@ from tests.runtime.handler_db.kept_connections import (  # noqa: F401
     test_what_a_run_kept_writes_into_no_later_run,
 )
 
-pytestmark = [
-    pytest.mark.timeout(90, method="thread"),
-    pytest.mark.usefixtures("cold_connections"),
-]
+pytestmark = [pytest.mark.timeout(90, method="thread"), pytest.mark.usefixtures("cold_connections")]
 
 NOTICE = "has no psycopg:Connection._deallocate as we know it: each run that writes opens a session"
 HANDLERS = """

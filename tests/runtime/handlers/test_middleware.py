@@ -81,13 +81,7 @@ def test_the_first_is_outermost_and_surrounds_the_whole_handler(
 
     work(bench, outer, inner)
 
-    assert CALLS == [
-        "outer before t",
-        "inner before",
-        "handler",
-        "inner after",
-        "outer after",
-    ]
+    assert CALLS == ["outer before t", "inner before", "handler", "inner after", "outer after"]
     assert bench.task(task_id).result == f"task {task_id}"
 
 

@@ -540,7 +540,6 @@ def test_who_ends_the_last_member_hints_at_the_callback(
         @bench.handler("t")
         async def _(ctx: Any) -> None:
             await ctx.session.execute(text("SELECT 1"))
-
     else:
 
         @bench.handler("t")
@@ -574,9 +573,6 @@ def test_successes_of_plain_tasks_ask_for_nothing_new() -> None:
     """What a plain settle returns, and what it costs, is as it was."""
     from tasks_app.pool.runs import settle, settle_success
 
-    for statement in (
-        settle._SUCCEEDED().text,
-        settle_success._WORDS["", False][1].decode(),
-    ):
+    for statement in (settle._SUCCEEDED().text, settle_success._WORDS["", False][1].decode()):
         assert "called" not in statement
         assert "task_group" not in statement

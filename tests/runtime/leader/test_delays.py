@@ -320,9 +320,7 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(
     assert again == GOES_ON
 
 
-def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
-    bench: Bench,
-) -> None:
+def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(bench: Bench) -> None:
     rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_REST_S))
     bench.succeeding()
     executor = bench.child(claim_size=5, paces=rarely).executor

@@ -236,7 +236,6 @@ class TestWhatMustNotRun:
     def test_an_unknown_name_is_parked_with_a_reason_and_found_again(self, scene: Scene) -> None:
         scene.worker("t")
         task_id = scene.bench.create("new.name")
-
         scene.dispatcher.run_once()
 
         task = scene.bench.task(task_id)
@@ -407,9 +406,7 @@ def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> N
     assert full.again_in(60.0) == 0.25
 
 
-def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
-    scene: Scene,
-) -> None:
+def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(scene: Scene) -> None:
     """All due rows are found, for the ids that are out were claimed meanwhile."""
     scene.worker("t")
     with scene.bench.engine.begin() as connection:
@@ -444,9 +441,7 @@ def test_a_pass_in_between_goes_on_where_the_last_one_ended(scene: Scene) -> Non
     assert scene.bench.state(early) == "SKIPPED"
 
 
-def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(
-    scene: Scene,
-) -> None:
+def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(scene: Scene) -> None:
     scene.worker("t")
     ids = [scene.bench.create() for _ in range(80)]
     sent: list[int] = []

@@ -99,9 +99,7 @@ def all_slow(longest_rest_s: float) -> Pace:
 
 
 @pytest.mark.test_all
-def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
-    bench: Bench,
-) -> None:
+def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(bench: Bench) -> None:
     pace = all_slow(4.0)
     position = WatchedPosition(pace)
     bench.succeeding()

@@ -117,9 +117,7 @@ def test_skip_makes_none_while_one_is_there(bench: Bench) -> None:
     ]
 
 
-def test_queue_makes_the_second_when_the_first_is_over_and_never_two_at_once(
-    bench: Bench,
-) -> None:
+def test_queue_makes_the_second_when_the_first_is_over_and_never_two_at_once(bench: Bench) -> None:
     scheduled(bench, overlap="queue")
     for n in (1, 2, 3):
         run_in(bench, now=NOON + n * M)

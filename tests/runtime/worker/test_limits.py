@@ -189,9 +189,7 @@ def test_who_was_past_the_hard_limit_is_charged_and_who_ran_beside_it_is_not(
     assert bench.slots.occupied() == []
 
 
-def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(
-    bench: Bench,
-) -> None:
+def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(bench: Bench) -> None:
     """Interleaving: the parent decides to kill; the one past its limit ends; the signal comes."""
     bench.succeeding(retry="1h,1h")
     (beside,) = claimed(bench, 1)

@@ -37,12 +37,7 @@ def dead(bench: Bench) -> Dead:
     """Let a process own these claims, run ``others`` and the first so many, and be killed."""
 
     def die(
-        ids: list[int],
-        *,
-        running: int = 1,
-        others: int = 0,
-        owner: str = "dead",
-        **more: Any,
+        ids: list[int], *, running: int = 1, others: int = 0, owner: str = "dead", **more: Any
     ) -> None:
         with bench.engine.begin() as connection:
             tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())

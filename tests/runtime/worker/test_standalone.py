@@ -198,9 +198,7 @@ def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
     assert len({bench.task(i).result for i in ids}) == 4
 
 
-def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(
-    bench: Bench,
-) -> None:
+def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(bench: Bench) -> None:
     @bench.handler("limited", timeout="200ms", max_attempts=1)
     def limited(ctx: Any) -> str:
         if ctx.task_id == over:

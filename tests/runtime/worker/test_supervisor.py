@@ -208,9 +208,7 @@ def work(
         "PYTHONPATH": os.pathsep.join([str(HOUSE), os.environ.get("PYTHONPATH", "")]),
     }
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tasks_app", "work", *arguments],
-        env={**kept, **ours},
-        stderr=log,
+        [sys.executable, "-m", "tasks_app", "work", *arguments], env={**kept, **ours}, stderr=log
     )
     bench.at_end(lambda: end(parent))
     return parent
