@@ -172,8 +172,7 @@ def test_an_erased_task_that_is_requeued_does_not_reach_its_handler(
 ) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
     bench.drain(**options)
     assert "The payload was erased" in (bench.task(task_id).error or "")
 
@@ -202,8 +201,7 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 ) -> None:
     monkeypatch.setattr(LOG, "level", Logged("all"))
     task_id = bench.create(payload={}, biz_key="customer:7")
-    with bench.engine.begin() as connection:
-        hold_task(connection, task_id, by="ann", why=CANARY)
+    bench.do(hold_task, task_id, by="ann", why=CANARY)
     assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == CANARY
     receipt = erase(bench.engine, ["customer:7"], None, cancel=True)
     assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == "erased"
@@ -213,12 +211,9 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 
 def test_a_task_that_is_requeued_meanwhile_is_not_touched(bench: Bench) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
-    with bench.engine.begin() as connection:
-        meant = pool_erase.find(connection, pool_erase.ErasureKeys(["customer:7"]))
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
-    with bench.engine.begin() as connection:
-        changed = pool_erase.erase_rows(connection, meant.over)
+    meant = bench.do(pool_erase.find, pool_erase.ErasureKeys(["customer:7"]))
+    bench.do(requeue_task, task_id)
+    changed = bench.do(pool_erase.erase_rows, meant.over)
     assert changed == {"task_completed": [], "task_error": meant.over[1:]}
     assert bench.task(task_id).payload == {"card": CANARY}
 
@@ -354,8 +349,7 @@ def test_what_comes_back_and_ends_meanwhile_is_told(
     def requeued(connection: Any, whose: Any) -> Any:
         meant = find(connection, whose)
         if not tried:
-            with bench.engine.begin() as other:
-                requeue_task(other, task_id)
+            bench.do(requeue_task, task_id)
         elif len(tried) == 1:
             bench.drain()  # and it ends once more, with all that it holds
         tried.append(meant)

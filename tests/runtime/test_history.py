@@ -157,8 +157,7 @@ def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
 def test_a_callback_that_left_no_row_is_not_awaited(bench: Bench) -> None:
     bench.handler("m", history="none")(lambda ctx: None)
     bench.handler("then", history="none")(lambda ctx: bench.runs.append("then"))
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("m")], then=NewTask("then"))
+    bench.do(create_group, [NewTask("m")], then=NewTask("then"))
     bench.drain()
 
     with bench.engine.connect() as connection:
@@ -196,8 +195,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
     bench: Bench, way: str, moment: int
 ) -> None:
     inserting(bench, way)
-    with bench.engine.begin() as connection:
-        ids: list[int] = sorted(create_tasks(connection, [NewTask("t")] * 200))
+    ids: list[int] = sorted(bench.do(create_tasks, [NewTask("t")] * 200))
 
     def work() -> None:
         child = Child(bench.settings(), bench.registry, bench.slots, queues=(QUEUE,))
@@ -263,8 +261,7 @@ def test_who_failed_and_is_requeued_leaves_nothing_then(bench: Bench) -> None:
     bench.drain()
     assert bench.state(task_id) == "FAILED"
     bench.runs.append("mended")
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
 
     bench.drain()
 
@@ -315,8 +312,7 @@ def test_the_next_of_its_key_comes_in_its_turn(
     bench: Bench, way: str, keys: dict[str, str]
 ) -> None:
     inserting(bench, way)
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(GateKind.KEY, "l", 1))
+    bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids: list[int] = [bench.create(**keys) for _ in range(8)]
     while bench.sql("SELECT count(*) FROM task_pending"):
         bench.drain()

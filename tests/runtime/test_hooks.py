@@ -163,8 +163,7 @@ def test_unstarted_claims_are_told_when_they_are_back(bench: Bench, told: list[N
 def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None:
     bench.succeeding()
     guilty, innocent = ids = [bench.create(), bench.create()]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     Mortal(bench.slots, "dead", [tasks[0].run]).kill()
 
     bench.child(start=False).reap()

@@ -19,7 +19,7 @@ from tasks_app.pool.schema import current, lock_migrations, newest
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.clock import until
-from tests.factory import pending_task
+from tests.factory import do, pending_task
 from tests.releases import BETWEEN, NEXT, next_release
 from tests.servers import Databases
 
@@ -51,8 +51,7 @@ Start = Callable[..., Future]
 def old_database(databases: Databases) -> str:
     """The name of a database to copy, whose schema is that of this code."""
     engine = create_engine(databases.create("of_old"))
-    with engine.begin() as connection:
-        schema.migrate(connection)
+    do(engine, schema.migrate)
     engine.dispose()
     return "of_old"
 
@@ -91,13 +90,11 @@ def start(behind: Engine, url: str) -> Iterator[Start]:
 
 
 def create(engine: Engine) -> int:
-    with engine.begin() as connection:
-        return pending_task(connection)
+    return do(engine, pending_task)
 
 
 def version(engine: Engine) -> str | None:
-    with engine.connect() as connection:
-        return current(connection)
+    return do(engine, current)
 
 
 def builds(engine: Engine) -> bool:

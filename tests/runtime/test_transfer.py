@@ -22,7 +22,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
 from tasks_app.runtime.migration import reindex
 from tasks_app.runtime.transfer import Imported, MoveEnded, cancel_moved, export_tasks, import_tasks
-from tests.factory import claimed_task
+from tests.factory import claimed_task, do
 from tests.servers import Databases
 from tests.statements import once_after
 
@@ -143,8 +143,7 @@ def test_an_encrypted_payload_goes_along_as_it_is_stored(
 
 def test_a_held_task_takes_its_own_date_along(engine: Engine, there: Engine, file: Path) -> None:
     (task_id,) = made(engine, 1, run_at=LATER)
-    with engine.begin() as connection:
-        hold_task(connection, task_id)
+    do(engine, hold_task, task_id)
     export_tasks(engine, file, held=True)
     brought(there, file)
     assert rows(there, "due_at", "held_due_at") == [(LATER, None)]
@@ -383,8 +382,7 @@ def size_of(engine: Engine, name: str = INDEX) -> RelationSize:
 
 
 def halves(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        return invalid_indexes(connection)
+    return do(engine, invalid_indexes)
 
 
 def valid(engine: Engine) -> bool:

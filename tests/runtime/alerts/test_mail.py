@@ -28,7 +28,7 @@ from tasks_app.runtime.alerts import rules
 from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
-from tests.factory import claimed_task, pending_task
+from tests.factory import claimed_task, do, pending_task
 from tests.pool.test_statistics import KEPT, part, put
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
@@ -89,8 +89,7 @@ def test_a_mail_says_what_and_what_to_do(post: Post) -> None:
 def test_beginning_and_end_are_mailed_once(engine: Engine, post: Post) -> None:
     configured = channels(Settings(alert_mail=post.url()))
     for found in ([Alert("scan", "nobody", "Start beat.")], [], []):
-        with engine.begin() as connection:
-            record(connection, found, [])
+        do(engine, record, found, [])
         deliver(engine, configured)
     subjects = [mail["Subject"] for mail in post.got]
     assert subjects == ["[tasks_app] firing: scan", "[tasks_app] resolved: scan"]

@@ -14,6 +14,7 @@ from tasks_app.runtime.alerts.channels import to_log, to_webhook
 from tasks_app.runtime.alerts.watcher import deliver, record
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
+from tests.factory import do
 from tests.runtime.alerts.hook import Hook
 
 DEAD = Alert("scan", "the last one was 5 min ago", "Start beat.")
@@ -22,8 +23,7 @@ WAIT = text("SELECT extract(epoch FROM sending_until - statement_timestamp()) FR
 
 
 def tell(engine: Engine, *found: Alert) -> None:
-    with engine.begin() as connection:
-        record(connection, found, [])
+    do(engine, record, found, [])
 
 
 def post(engine: Engine, hook: Hook) -> int:
@@ -55,16 +55,14 @@ def test_of_two_watchers_one_sends(engine: Engine, hook: Hook) -> None:
 
 def test_what_a_dead_sender_left_is_sent_again(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        alerts.take_notice(connection, timedelta(0))
+    do(engine, alerts.take_notice, timedelta(0))
     assert post(engine, hook) == 1
     assert hook.said == [("firing", "scan")]
 
 
 def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        alerts.take_notice(connection)
+    do(engine, alerts.take_notice)
     tell(engine)
     assert post(engine, hook) == 0  # it may be at work
     again(engine)
@@ -75,12 +73,10 @@ def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook
 
 def test_a_sender_that_is_slow_lets_the_end_wait(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        notice = alerts.take_notice(connection)
+    notice = do(engine, alerts.take_notice)
     tell(engine)
     assert notice is not None
-    with engine.begin() as connection:
-        alerts.mark_sent(connection, notice, ["log", "webhook"], whole=True)
+    do(engine, alerts.mark_sent, notice, ["log", "webhook"], whole=True)
     assert post(engine, hook) == 1
     assert hook.said == [("resolved", "scan")]
 

@@ -26,7 +26,7 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.clock import until
-from tests.factory import claimed_task, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task
 from tests.pool.interleave import pid_of
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.statements import once_after
@@ -67,8 +67,7 @@ def retried_task(connection: Connection, kind: str, message: str, **options: Any
 
 
 def lines(engine: Engine, token: int) -> list[audit.AuditLine]:
-    with engine.connect() as connection:
-        return audit.steps(connection, token)
+    return do(engine, audit.steps, token)
 
 
 def bulk(engine: Engine, action: str, **words: Any) -> Any:
@@ -133,24 +132,21 @@ def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
 
     def run() -> None:
-        with engine.begin() as connection:
-            claimed_task(connection, task_id)
+        do(engine, claimed_task, task_id)
 
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", run):
         done = bulk(own, "cancel", name="t", state="PENDING")
 
     assert done.number == 0
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     assert task is not None
     assert task.cancel_requested_at is None
 
 
 def test_waiting_ones_are_cancelled_and_running_ones_told(engine: Engine) -> None:
     waiting = make(engine, 2)
-    with engine.begin() as connection:
-        running = claimed_task(connection).task_id
+    running = do(engine, claimed_task).task_id
     done = bulk(engine, "cancel", name="t")
     assert done.answers == {"cancelled": 2, "requested": 1}
     assert done.ids == [*waiting, running]
@@ -262,8 +258,7 @@ def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
 
 
 def test_there_is_no_such_bulk(engine: Engine) -> None:
-    with engine.begin() as connection:
-        single = audit.note(connection, "pause", {"queue": "q"})
+    single = do(engine, audit.note, "pause", {"queue": "q"})
     assert run_bulk(engine, single) is None
     assert run_bulk(engine, 10**9) is None
     assert foresee_rest(engine, 10**9) is None
@@ -297,15 +292,13 @@ def test_a_unique_key_taken_meanwhile_leaves_its_task(engine: Engine) -> None:
 
 # -- payloads
 def payload_of(engine: Engine, task_id: int) -> Any:
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     return task and task.payload
 
 
 def test_payloads_are_patched(engine: Engine) -> None:
     waiting = make(engine, 2, name="free", payload={"a": {"b": 1}, "c": 2})
-    with engine.begin() as connection:
-        failed = failed_task(connection, name="free", payload={"a": {"b": 1}, "c": 2})
+    failed = do(engine, failed_task, name="free", payload={"a": {"b": 1}, "c": 2})
     done = bulk(engine, "edit", name="free", patch={"a": {"b": 3}, "c": None})
     of_failed = bulk(engine, "edit", name="free", pool="error", patch={"c": 9})
     assert (done.ids, of_failed.ids) == (waiting, [failed])
@@ -338,8 +331,7 @@ def test_a_payload_is_left_where_nobody_can_say_whether_it_is_good(engine: Engin
 
 
 def test_what_runs_keeps_the_payload_that_it_has(engine: Engine) -> None:
-    with engine.begin() as connection:
-        running = claimed_task(connection, name="free", payload={"a": 1}).task_id
+    running = do(engine, claimed_task, name="free", payload={"a": 1}).task_id
     assert bulk(engine, "edit", name="free", patch={"a": 2}).number == 0
     assert payload_of(engine, running) == {"a": 1}
 
@@ -347,12 +339,10 @@ def test_what_runs_keeps_the_payload_that_it_has(engine: Engine) -> None:
 # -- beforehand
 def test_what_would_be_done_is_counted_and_nothing_changes(engine: Engine) -> None:
     make(engine, 3)
-    with engine.begin() as connection:
-        claimed_task(connection)
+    do(engine, claimed_task)
     foreseen = foresee_bulk(engine, "cancel", name="t")
     assert foreseen.counts == {("t", "PENDING"): 3, ("t", "RUNNING"): 1}
-    with engine.connect() as connection:
-        assert audit.find(connection) == []
+    assert do(engine, audit.find) == []
 
 
 def test_refused_payloads_are_foreseen(engine: Engine) -> None:
@@ -386,8 +376,7 @@ def test_nonsense_is_refused_and_not_noted(engine: Engine, action: str, words: A
         start_bulk(engine, action, **words)
     with pytest.raises(InvalidSelectionError):
         start_bulk(engine, "cancel", name="t", patch={"a": 1})
-    with engine.connect() as connection:
-        assert audit.find(connection) == []
+    assert do(engine, audit.find) == []
 
 
 def test_ages_count_from_the_start(engine: Engine) -> None:
@@ -406,8 +395,7 @@ def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locke
     engine: Engine,
 ) -> None:
     """Else a run that ends, and has locked the group, would meet a step that waits for it."""
-    with engine.begin() as connection:
-        group = create_group(connection, [NewTask("t"), NewTask("other")])
+    group = do(engine, create_group, [NewTask("t"), NewTask("other")])
     member, other = group.task_ids
     token = start_bulk(engine, "cancel", name="t")
     with engine.connect() as counting, engine.connect() as looking:
@@ -487,8 +475,7 @@ def test_the_rest_is_done_with_what_the_first_stage_was_told(
     assert (first.answers, rest.answers) == ({answer: 2}, {answer: 3})
     assert left.counts == {("t", "PENDING"): 3}
     assert [getattr(row, column) for row in rows(engine, ids)] == [value] * 5
-    with engine.connect() as connection:
-        opening, *_ = audit.steps(connection, token)
+    opening, *_ = do(engine, audit.steps, token)
     assert opening.what.get("why") == "an outage"
 
 
@@ -498,8 +485,7 @@ def test_all_of_a_bulk_have_one_date_though_its_steps_are_made_later(engine: Eng
     run_bulk(engine, token, first=1)
     run_bulk(engine, token)
     first, second = rows(engine, ids)
-    with engine.connect() as connection:
-        opening, *_ = audit.steps(connection, token)
+    opening, *_ = do(engine, audit.steps, token)
     assert first.due_at == second.due_at == opening.at + timedelta(hours=2)
 
 
@@ -533,8 +519,7 @@ def test_what_runs_by_the_time_of_the_lock_is_left_as_it_is(engine: Engine) -> N
     (task_id,) = make(engine, 1)
 
     def run() -> None:
-        with engine.begin() as connection:
-            claimed_task(connection, task_id)
+        do(engine, claimed_task, task_id)
 
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", run):
@@ -618,10 +603,8 @@ def test_nonsense_is_refused(engine: Engine, action: str, words: dict, problem: 
 
 
 def test_a_held_task_reads_as_held(engine: Engine) -> None:
-    with engine.begin() as connection:
-        task_id = pending_task(connection)
+    task_id = do(engine, pending_task)
     bulk_of_bulk_of_waiting(engine, "hold", ids=[task_id])
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     assert task is not None
     assert task.held

@@ -35,8 +35,7 @@ ways = pytest.mark.parametrize(("write", "number"), WAYS.values(), ids=list(WAYS
 
 
 def kept(bench: Bench, task_id: int) -> Any:
-    with bench.engine.connect() as connection:
-        found = read_checkpoint(connection, task_id)
+    found = bench.do(read_checkpoint, task_id)
     return found and found.checkpoint
 
 
@@ -139,8 +138,7 @@ def test_progress_is_committed_with_it(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.drain()
-    with bench.engine.connect() as connection:
-        found = read_checkpoint(connection, task_id)
+    found = bench.do(read_checkpoint, task_id)
     assert found is not None
     assert found[:3] == (None, 0.25, "a quarter")
 
@@ -149,8 +147,7 @@ def rescued(bench: Bench, fence: Fence) -> None:
     """Somebody takes the run's claim away; not while the housekeeper renews it, which passes."""
 
     def taken() -> bool:
-        with bench.engine.begin() as connection:
-            return bool(rescue_claims(connection, [fence], lease=LEASE, max_crashes=5))
+        return bool(bench.do(rescue_claims, [fence], lease=LEASE, max_crashes=5))
 
     until(taken)
 

@@ -32,15 +32,11 @@ def tasks(number: int, name: str = "t", **options: Any) -> list[NewTask]:
 
 
 def made(bench: Bench, number: int = 3, **options: Any):
-    with bench.engine.begin() as connection:
-        return create_group(
-            connection, tasks(number), **{"then": THEN, "on_failure": ELSE, **options}
-        )
+    return bench.do(create_group, tasks(number), **{"then": THEN, "on_failure": ELSE, **options})
 
 
 def progress(bench: Bench, group):
-    with bench.engine.connect() as connection:
-        return get_group(connection, group.id)
+    return bench.do(get_group, group.id)
 
 
 @pytest.fixture
@@ -257,8 +253,7 @@ def test_members_that_cannot_be_written_now_do_not_belie_the_others(
 ) -> None:
     bench.succeeding()
     others = [bench.create() for _ in range(5)]
-    with bench.engine.begin() as connection:
-        group = create_group(connection, tasks(5), then=THEN)
+    group = bench.do(create_group, tasks(5), then=THEN)
     refusals.refuse(code, "settle others", times=1)
 
     bench.execute([*others, *group.task_ids])
@@ -282,8 +277,7 @@ def test_several_threads_end_members_of_few_groups(bench: Bench, calls) -> None:
 
 def said(bench: Bench, task_id: int) -> dict[str, str]:
     """What explain finds, by subject."""
-    with bench.engine.connect() as connection:
-        found = explain_task(connection, task_id, settings=bench.settings())
+    found = bench.do(explain_task, task_id, settings=bench.settings())
     assert found.known
     return {each.subject: each.fact for each in found.findings}
 

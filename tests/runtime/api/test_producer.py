@@ -138,8 +138,7 @@ def in_a_loop(bench: Bench, produce: Callable[[AsyncEngine], Awaitable[None]]) -
 
 def test_create_tasks_keeps_the_order_and_tells_which_were_made(bench: Bench) -> None:
     new = [NewTask("t", {"n": n}, {"unique_key": str(n % 3)}) for n in range(5)]
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, new)
+    ids = bench.do(create_tasks, new)
     assert [task_id.created for task_id in ids] == [True, True, True, False, False]
     assert ids[3:] == ids[:2]
     assert bench.task(ids[2]).payload == {"n": 2}
@@ -248,8 +247,7 @@ def test_who_does_not_know_the_handler_is_told_once_where_its_tasks_go(
 
     bench.create("by.name")
     bench.create("by.name")
-    with bench.engine.begin() as connection:
-        create_tasks(connection, [NewTask("many", {"n": n}, queue=None) for n in range(3)])
+    bench.do(create_tasks, [NewTask("many", {"n": n}, queue=None) for n in range(3)])
 
     assert [message.partition(" ")[0] for message in caplog.messages] == ["by.name", "many"]
     assert caplog.messages[0] == (

@@ -73,8 +73,7 @@ def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
     bench.beside(bench.work(scan_interval=1).run)
     first = bench.create()
     until(lambda: bench.state(first) == "SUCCEEDED", 15)
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", windows=[closed_now()])
+    bench.do(change_queue, "default", windows=[closed_now()])
     ran = len(bench.runs)
     task_id = bench.create()
     until(lambda: bench.sql("SELECT count(*) FROM task_pending") == 1)
@@ -82,8 +81,7 @@ def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
     pause.wait(1.5)
     assert len(bench.runs) == ran
 
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", windows=None)
+    bench.do(change_queue, "default", windows=None)
     opened = bench.sql("SELECT statement_timestamp()")
 
     until(lambda: bench.state(task_id) == "SUCCEEDED", 15)
@@ -110,8 +108,7 @@ def test_a_worker_without_a_broker_opens_and_shuts_gates(bench: Bench) -> None:
 
 def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) -> None:
     bench.raising(ValueError("no"), retry="1h")
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", retry="fixed 0s", max_attempts=2)
+    bench.do(change_queue, "default", retry="fixed 0s", max_attempts=2)
     task_id = bench.create()
     bench.drain()
     assert bench.state(task_id) == "FAILED"
@@ -187,14 +184,12 @@ def test_a_queue_may_be_ruled_by_two_at_once(bench: Bench) -> None:
         change_queue(one, "mail", running_below=5)
         thread = bench.beside(_limit, bench)
     thread.join(10)
-    with bench.engine.connect() as connection:
-        found = get_queue(connection, "mail")
+    found = bench.do(get_queue, "mail")
     assert (found.running_below, found.timeout_ms) == (5, 5_000)
 
 
 def _limit(bench: Bench) -> None:
-    with bench.engine.begin() as other:
-        change_queue(other, "mail", timeout="5s")
+    bench.do(change_queue, "mail", timeout="5s")
 
 
 HELD_AND_DISABLED = ("held", "disabled")

@@ -61,7 +61,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.housekeeper import ControlCommands
-from tests.factory import claimed_task, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.runtime.bench import Bench, own_maintainer
 
@@ -145,8 +145,7 @@ def test_explain_knows_who_held_it_in_a_bulk(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
     token = start_bulk(engine, "hold", name="t", by="anna", why="the bank asks")
     run_bulk(engine, token, by="bob")
-    with engine.connect() as connection:
-        fact = explain_task(connection, task_id).findings[0].fact
+    fact = do(engine, explain_task, task_id).findings[0].fact
     assert fact.endswith(") by bob: the bank asks")
 
 
@@ -265,8 +264,7 @@ def test_a_prune_is_noted_before_and_after(bench: Bench) -> None:
     database = Database(bench.url)
     Retention(bench.settings(keep_errors="7d"), database).run_for("ann")
     database.dispose()
-    with bench.engine.connect() as connection:
-        after, before = audit.find(connection)
+    after, before = bench.do(audit.find)
     ages = {"completed": "30d", "errors": "7d", "batches": "365d"}
     assert (before.action, before.what) == ("prune", ages)
     assert (after.action, after.who, after.number) == ("pruned", "ann", 0)

@@ -31,6 +31,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.api.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
 from tests.clock import until
+from tests.factory import do
 from tests.runtime.bench import NOW_DUE, Bench
 
 LONG = "30s"
@@ -115,8 +116,7 @@ class TestHowItEnds:
     def test_cancelled(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         task_id = bench.create(delay="1h")
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
-        with bench.engine.begin() as connection:
-            cancel_task(connection, task_id)
+        bench.do(cancel_task, task_id)
         assert waiting.result().state == "CANCELLED"
 
     def test_requeued_it_is_not_over(self, bench: Bench) -> None:
@@ -294,8 +294,7 @@ def test_between_looks_there_is_neither_transaction_nor_snapshot(
     with psycopg.connect(plain, application_name="waiter") as raw:
         waiting: Future[Task] = waiters.submit(wait_task, raw, task_id, LONG)
         until(lambda: bench.sql(LOOKS) == 1)
-        with bench.engine.begin() as connection:
-            cancel_task(connection, task_id)
+        bench.do(cancel_task, task_id)
         waiting.result()
 
 
@@ -305,8 +304,7 @@ def test_nor_is_a_connection_of_the_engine_kept(bench: Bench, waiters: ThreadPoo
     engine = create_engine(bench.url, pool_size=1, max_overflow=0, pool_timeout=20)
     task_id = bench.create(delay="1h")
     waiting = waiters.submit(wait_task, engine, task_id, LONG)
-    with engine.begin() as connection:
-        cancel_task(connection, task_id)
+    do(engine, cancel_task, task_id)
     assert waiting.result().state == "CANCELLED"
     engine.dispose()
 

@@ -57,7 +57,7 @@ from tasks_app.runtime.db.errors import (
     is_unanswered,
     remedy_for,
 )
-from tests.factory import claimer, ending, pending_task, pool_of_task
+from tests.factory import claimer, do, ending, pending_task, pool_of_task
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.refusing import STATEMENTS, WITH_BROKER, Refusals, endure, get_over
@@ -358,16 +358,14 @@ def database(request: pytest.FixtureRequest, database_url: str) -> Iterator[Data
 def work(database: Database, engine: Engine) -> None:
     """Claim and settle a task often; between two transactions everybody else uses the server."""
     for _ in range(OFTEN):
-        with engine.begin() as connection:
-            task_id = pending_task(connection)
+        task_id = do(engine, pending_task)
         with database.begin() as connection:
             (task,) = claim(connection, [task_id], claimer(), uuid4())
         with database.single() as connection:
             settle_group(connection, [ending(task)])
         with database.engine.connect() as connection:
             connection.connection.driver_connection.pgconn.exec_(b"DISCARD ALL")
-        with engine.connect() as connection:
-            assert pool_of_task(connection, task_id) == "completed SUCCEEDED"
+        assert do(engine, pool_of_task, task_id) == "completed SUCCEEDED"
 
 
 def test_behind_a_pooler_no_statement_hangs_on_its_connection(

@@ -100,8 +100,7 @@ def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Conf
     def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
         bench.runs.append(payload)
 
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
+    bench.do(create_group, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
     rotate(bench.engine, RING)
     bench.drain(encryption_keys=NEW)
     assert bench.runs == [{"n": 1}, {"n": 2}]
@@ -155,11 +154,9 @@ def test_a_value_that_changed_meanwhile_is_not_overwritten(
 ) -> None:
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"n": 1})
-    with bench.engine.begin() as connection:
-        (old,) = read(connection, PENDING, -1, 10).found
+    (old,) = bench.do(read, PENDING, -1, 10).found
     bench.sql("UPDATE task_pending SET payload = '{\"n\": 2}' WHERE id = :id", id=task_id)
-    with bench.engine.begin() as connection:
-        assert replace(connection, PENDING, [(old, '{"n": 3}')]) == 0
+    assert bench.do(replace, PENDING, [(old, '{"n": 3}')]) == 0
     assert bench.task(task_id).payload == {"n": 2}
 
 
@@ -183,8 +180,7 @@ def test_tasks_that_run_meanwhile_lose_nothing(bench: Bench, configure: Configur
     def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         return payload
 
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, [NewTask("t", {"n": n}) for n in range(400)])
+    ids = bench.do(create_tasks, [NewTask("t", {"n": n}) for n in range(400)])
     worker = bench.work(encryption_keys=BOTH)
     bench.beside(worker.run)
 

@@ -69,8 +69,7 @@ def test_payload_and_result_are_encrypted_where_the_setting_says_so(
     assert bench.runs == [{"card": CANARY}]
     assert token_of(bench.task(task_id).result)
     assert CANARY not in dumped(bench)
-    with bench.engine.connect() as connection:
-        task = get_task(connection, task_id)
+    task = bench.do(get_task, task_id)
     assert task is not None
     assert task.payload == {"card": CANARY}
     assert task.result == {"echo": {"card": CANARY}}
@@ -91,8 +90,7 @@ def test_a_handler_may_say_so(bench: Bench, configure: Configure) -> None:
     def run(ctx: TaskContext, payload: dict[str, Any]) -> str:
         return CANARY
 
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, [NewTask(run, {"card": CANARY}) for _ in range(1200)])
+    ids = bench.do(create_tasks, [NewTask(run, {"card": CANARY}) for _ in range(1200)])
     assert CANARY not in dumped(bench)
     bench.drain(**KEYS)
     assert bench.states(ids[:3]) == ["SUCCEEDED"] * 3
@@ -200,8 +198,7 @@ def test_an_edited_payload_stays_encrypted(bench: Bench, configure: Configure) -
     echo(bench)
     task_id = bench.create(payload={"n": 1})
     configure(encrypted_tasks="")
-    with bench.engine.begin() as connection:
-        assert edit_payload(connection, task_id, {"card": CANARY}, registry=bench.registry)
+    assert bench.do(edit_payload, task_id, {"card": CANARY}, registry=bench.registry)
     assert CANARY not in dumped(bench)
     bench.drain(**KEYS)
     assert bench.runs == [{"card": CANARY}]
@@ -229,8 +226,7 @@ def test_a_requeued_task_runs_again(bench: Bench, configure: Configure) -> None:
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
     bench.drain(**KEYS)
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
     bench.drain(**KEYS)
     assert bench.runs == [{"card": CANARY}] * 2
 
@@ -250,18 +246,16 @@ def test_groups_show_results_and_their_callback_is_encrypted(
     configure(encrypted_tasks="t,then")
     echo(bench)
     echo(bench, "then")
-    with bench.engine.begin() as connection:
-        group = create_group(
-            connection, [NewTask("t", {"card": CANARY})], then=NewTask("then", {"card": CANARY})
-        )
+    group = bench.do(
+        create_group, [NewTask("t", {"card": CANARY})], then=NewTask("then", {"card": CANARY})
+    )
     assert CANARY not in dumped(bench)
 
     bench.drain(**KEYS)
 
     assert CANARY not in dumped(bench)
     assert bench.runs == [{"card": CANARY}] * 2
-    with bench.engine.connect() as connection:
-        (ended,) = group_results(connection, group.id)
+    (ended,) = bench.do(group_results, group.id)
     assert ended.result == {"echo": {"card": CANARY}}
 
 
@@ -364,8 +358,7 @@ def test_without_its_key_a_task_is_shown_as_stored(bench: Bench, configure: Conf
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"card": CANARY})
     configure(encryption_keys=NEW)
-    with bench.engine.connect() as connection:
-        task = get_task(connection, task_id)
+    task = bench.do(get_task, task_id)
     assert task is not None
     assert token_of(task.payload)
 

@@ -193,8 +193,7 @@ def test_who_is_cancelled_learns_of_it_while_others_go_on(bench: Bench) -> None:
     ids = [bench.create() for _ in range(2)]
     thread = bench.beside(lambda: bench.execute(ids, lease=0.5))
     until(lambda: len(bench.runs) == 2)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, ids[0])
+    bench.do(cancel_task, ids[0])
     until(lambda: bench.state(ids[0]) == "SUCCEEDED")
     bench.runs.append(0)
     thread.join(10)

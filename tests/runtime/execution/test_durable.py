@@ -89,8 +89,7 @@ def bench(server: Postgres, tmp_path: Path) -> Iterator[Bench]:
 
 def burst(bench: Bench, server: Postgres, reader: Reader, until_seen: int) -> list[int]:
     """Kill the server when so many of a burst of tasks were seen; return their ids."""
-    with bench.engine.begin() as connection:
-        ids = sorted(create_tasks(connection, [NewTask(WAYS[n % 3]) for n in range(TASKS)]))
+    ids = sorted(bench.do(create_tasks, [NewTask(WAYS[n % 3]) for n in range(TASKS)]))
     child, before = bench.child(), len(reader.seen)
     thread = threading.Thread(target=child.execute, args=(ids,))
     thread.start()

@@ -435,10 +435,7 @@ def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -
 
 def lives(bench: Bench, *handlers: str, queues: Sequence[str] = (QUEUE,)) -> None:
     """Let another service's child live."""
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="theirs", node="n", queues=queues, handlers=handlers
-        )
+    bench.do(heartbeats.write_heartbeat, owner="theirs", node="n", queues=queues, handlers=handlers)
 
 
 @pytest.fixture
@@ -468,8 +465,7 @@ def test_what_nobody_on_the_queue_knows_stays_with_the_scan(
 def test_what_may_not_run_is_not_passed_on(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs")
     later = bench.create("theirs", delay="1h")
-    with bench.engine.begin() as connection:
-        pause_queue(connection, QUEUE, "a test")
+    bench.do(pause_queue, QUEUE, "a test")
     bench.execute([theirs, later])
     assert told(ear) == []
 

@@ -270,8 +270,7 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
     """Whoever waits until all are written would look for them without a rest."""
     child = bench.child(start=False)
     for query in (INSERT, *("UPDATE effect SET note = %s WHERE task_id = %s",) * 2):
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
+        task = bench.do(claimed_task)
         writes = ((query, (task.task_id, "")),)
         child.inflight.receive([task])
         child.inflight.start_next()
@@ -290,8 +289,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 ) -> None:
     writes_one(bench)
     child = bench.child(start=False)
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
     child.inflight.receive([task])
     child.inflight.start_next()

@@ -72,8 +72,7 @@ def run_all(bench: Bench, level: str) -> dict[str, int]:
 def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
     ids = run_all(bench, "all")
     member = bench.create("plain")
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("plain"), NewTask("effect")])
+    bench.do(create_group, [NewTask("plain"), NewTask("effect")])
     bench.drain(transitions="all")
 
     assert bench.sql("SELECT count(*) FROM task_transition WHERE event = 'create'") == len(ids) + 3

@@ -23,14 +23,13 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import Fairness
 from tasks_app.runtime.hint_sender import Message
 from tasks_app.runtime.leader.dispatcher import Dispatcher
-from tests.factory import claimer, ending
+from tests.factory import claimer, do, ending
 from tests.runtime.bench import Bench
 
 
 @pytest.fixture
 def line(engine: Engine, bench: Bench) -> Iterator[Line]:
-    with engine.begin() as connection:
-        scan.write_run_times(connection, {"t": 0.02})
+    do(engine, scan.write_run_times, {"t": 0.02})
     line = Line(engine, bench)
     yield line
     line.close()
@@ -263,5 +262,4 @@ def fill(engine: Engine, **keys: int) -> dict[int, str]:
 
 
 def share(engine: Engine, **weights: float) -> None:
-    with engine.begin() as connection:
-        share_queue(connection, QUEUE, weights)
+    do(engine, share_queue, QUEUE, weights)

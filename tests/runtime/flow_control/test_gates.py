@@ -29,8 +29,7 @@ PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
 
 
 def limit(bench: Bench, kind: GateKind, target: str, most: int | None = 1, **more: Any) -> None:
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(kind, target, most, **more))
+    bench.do(set_limit, Limit(kind, target, most, **more))
 
 
 class Hall:
@@ -129,8 +128,7 @@ def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
         bench.create()
     bench.beside(bench.work(concurrency=3).run)
     until(lambda: bench.sql(PARKED) == 3)
-    with bench.engine.begin() as connection:
-        drop_limit(connection, GateKind.NAME, "t")
+    bench.do(drop_limit, GateKind.NAME, "t")
     until(lambda: hall.inside == 3)
 
 
@@ -183,8 +181,7 @@ def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Benc
     bench.drain()
     assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
 
-    with bench.engine.begin() as connection:
-        cancel(connection, head)
+    bench.do(cancel, head)
     bench.drain()
 
     assert bench.runs == behind
@@ -221,8 +218,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
     leader = AdmissionControl(database)
     assert leader.claim([second], claimer(), uuid4()) == []
 
-    with bench.engine.begin() as connection:
-        settle_group(connection, [ending(run)])
+    bench.do(settle_group, [ending(run)])
 
     assert leader.look(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
 
@@ -247,8 +243,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: B
     (run,) = one.claim([first], claimer(), uuid4())
 
     def end() -> None:
-        with bench.engine.begin() as beside:
-            settle_group(beside, [ending(run)])
+        bench.do(settle_group, [ending(run)])
         one.ended([run.fence])
         one.pass_on()
 
@@ -290,8 +285,7 @@ def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_ne
     bench.at_end(database.dispose)
     leader = AdmissionControl(database)
     (run,) = leader.claim([first, ordered, last], claimer(), uuid4())
-    with bench.engine.begin() as connection:
-        settle_group(connection, [ending(run)])
+    bench.do(settle_group, [ending(run)])
     leader.ended([run.fence])
     leader.pass_on()
     assert bench.task(ordered).parked is None

@@ -108,8 +108,7 @@ class TestOutages:
         task_id = bench.create()
         bench.drain()
         assert bench.state(task_id) == "FAILED"
-        with bench.engine.begin() as connection:
-            requeue_task(connection, task_id)
+        bench.do(requeue_task, task_id)
         assert bench.sql(COUNTED, id=task_id) is None
         bench.drain()
         assert len(bench.runs) == 4
@@ -132,8 +131,7 @@ class TestOutages:
         bench.raising(down(), dependency_retry="1h")
         task_id = bench.create()
         bench.drain()
-        with bench.engine.connect() as connection:
-            said = explain_task(connection, task_id, settings=bench.settings()).findings[0]
+        said = bench.do(explain_task, task_id, settings=bench.settings()).findings[0]
         assert said.subject == "not due"
         assert "a dependency was down 1 time, first" in said.fact
         assert "charges nothing, 0 failures charged" in said.fact
@@ -215,8 +213,7 @@ class TestBreakers:
         until(lambda: self.state(bench) == "open", 30)
 
         def explained() -> list[str]:
-            with bench.engine.begin() as connection:
-                said = explain_task(connection, ids[-1], settings=bench.settings())
+            said = bench.do(explain_task, ids[-1], settings=bench.settings())
             return [finding.subject for finding in said.findings]
 
         until(lambda: "breaker" in explained(), 10)  # it may run, as one of the last ones
@@ -325,8 +322,7 @@ class TestBreakers:
         self.work.tidy()
         assert bench.sql("SELECT count(*) FROM task_breaker_held") == 3
 
-        with bench.engine.begin() as connection:
-            rows.override(connection, "bank", rows.BreakerMode.AUTO)
+        bench.do(rows.override, "bank", rows.BreakerMode.AUTO)
 
         assert Breakers(self.work.child.database).look()
         parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"

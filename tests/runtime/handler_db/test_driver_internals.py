@@ -19,6 +19,7 @@ from tasks_app.domain.finding import Level
 from tasks_app.runtime.handler_db import driver_internals
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tests.environment import in_all_processes, rename
+from tests.factory import do
 from tests.runtime.bench import EFFECT, Bench, effect
 
 # The same promises, kept without what is missing.
@@ -132,15 +133,13 @@ def test_a_worker_says_so_at_its_start_and_works(
 def test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence(
     engine: Engine, database_url: str, tmp_path: Path, line: str, missing: str
 ) -> None:
-    with engine.begin() as connection:
-        task_id = create_task(connection, "write")
+    task_id = do(engine, create_task, "write")
     done = _work(database_url, tmp_path, "import sys, psycopg", line)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"has no {missing} as we know it" in done.stderr
     assert "Install psycopg<3.4,>=3.2.13." in done.stderr
-    with engine.connect() as connection:
-        assert get_task(connection, task_id).state == "PENDING"
+    assert do(engine, get_task, task_id).state == "PENDING"
 
 
 def _work(url: str, folder: Path, *lines: str) -> subprocess.CompletedProcess[str]:

@@ -237,8 +237,7 @@ def test_a_queue_that_stands_still_gets_it_back_uncharged_at_the_end_of_a_page(
     def met(page: list[Any]) -> None:
         pages.append(len(page))
         if len(pages) == 1:
-            with bench.engine.begin() as connection:
-                stop(connection)
+            bench.do(stop)
 
     if is_async:
 

@@ -240,8 +240,7 @@ class TestWhatIsDueSoon:
 
 class TestWhatCannotBeKnown:
     def test_a_connection_says_nothing(self, bench: Bench, ear: Ear) -> None:
-        with bench.engine.begin() as connection:
-            create_task(connection, "t")
+        bench.do(create_task, "t")
         assert told(ear) == []
 
     @pytest.mark.parametrize("mode", ["rollback_only", "create_savepoint", "control_fully"])
@@ -549,8 +548,7 @@ def test_who_ends_the_last_member_hints_at_the_callback(
                 ctx.session.execute(text("SELECT 1"))
 
     callback = NewTask("then")
-    with bench.engine.begin() as connection:
-        group = create_group(connection, [NewTask("t")] * 2, then=callback, on_failure=callback)
+    group = bench.do(create_group, [NewTask("t")] * 2, then=callback, on_failure=callback)
 
     bench.execute(group.task_ids)
 

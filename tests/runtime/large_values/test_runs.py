@@ -58,8 +58,7 @@ def test_payload_and_result_are_kept_outside_of_the_row(bench: Bench, kept: dict
     assert task.state == "SUCCEEDED"
     assert (reference_of(task.payload), reference_of(task.result)) != (None, None)
     assert values(bench) == 2
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, task)
+    full = bench.do(load_large_values, task)
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
@@ -70,8 +69,7 @@ def test_fifty_megabytes_go_there_and_back(bench: Bench, kept: dict[str, Any]) -
     task_id = bench.create(payload=payload)
     bench.drain(**kept)
     assert bench.runs == [payload]
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, bench.task(task_id))
+    full = bench.do(load_large_values, bench.task(task_id))
     assert full.result == {"echo": payload}
 
 
@@ -113,14 +111,12 @@ def test_a_result_commits_with_what_its_handler_wrote(bench: Bench, kept: dict[s
 
     task_id = bench.create()
     bench.drain(**kept)
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).result == BIG
+    assert bench.do(load_large_values, bench.task(task_id)).result == BIG
 
 
 def test_one_among_many_is_large(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
-    with bench.engine.begin() as connection:
-        create_tasks(connection, [NewTask("t", BIG if n == 7 else {"n": n}) for n in range(20)])
+    bench.do(create_tasks, [NewTask("t", BIG if n == 7 else {"n": n}) for n in range(20)])
     assert values(bench) == 1
     bench.drain(**kept)
     assert BIG in bench.runs
@@ -183,8 +179,7 @@ def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
 def test_members_of_groups_may_be_large_but_no_callback_and_no_schedule(
     bench: Bench, kept: dict[str, Any]
 ) -> None:
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t", BIG)])
+    bench.do(create_group, [NewTask("t", BIG)])
     assert values(bench) == 1
     with bench.engine.begin() as connection:
         with pytest.raises(InvalidTaskError, match=r"then"):
@@ -226,8 +221,7 @@ def test_a_worker_without_the_setting_loads_it(bench: Bench, kept: dict[str, Any
     task_id = bench.create(payload=BIG)
     bench.drain()
     assert bench.runs == [BIG]
-    with bench.engine.connect() as connection:
-        assert get_task(connection, task_id) == bench.task(task_id)
+    assert bench.do(get_task, task_id) == bench.task(task_id)
 
 
 LONG_AGO = datetime(2020, 1, 1, 12, tzinfo=UTC)
@@ -261,8 +255,7 @@ def old_days(bench: Bench) -> Iterator[None]:
 def old_task(bench: Bench, kept: dict[str, Any]) -> None:
     """A task with a large payload and result that ended on a day of its own."""
     task_id = ended(bench, kept)
-    with bench.engine.begin() as connection:  # by now: the worker prunes, too
-        old_day(connection, DAY)
+    bench.do(old_day, DAY)
     bench.sql("UPDATE task_completed SET finished_at = :at WHERE id = :id", at=NOON, id=task_id)
 
 
@@ -308,8 +301,7 @@ def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
     bench: Bench, kept: dict[str, Any]
 ) -> None:
     task_id = bench.create(payload=BIG)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, task_id)
+    bench.do(cancel_task, task_id)
     assert swept(bench) == 1
     bench.sql("DELETE FROM task_completed WHERE id = :id", id=task_id)  # by hand
     assert swept(bench) == 0
@@ -322,8 +314,7 @@ def test_a_requeued_task_runs_with_its_payload_and_leaves_its_old_result(
     echo(bench, "t")
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
     assert values(bench) == 2
     assert swept(bench) == 1
 
@@ -344,8 +335,7 @@ def test_a_replaced_payload_is_removed(bench: Bench, kept: dict[str, Any]) -> No
 def test_an_edited_payload_stands_in_its_row(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
     task_id = bench.create(payload=BIG)
-    with bench.engine.begin() as connection:
-        assert edit_payload(connection, task_id, {"n": 1}, registry=bench.registry)
+    assert bench.do(edit_payload, task_id, {"n": 1}, registry=bench.registry)
     assert swept(bench) == 0
     bench.drain(**kept)
     assert bench.runs == [{"n": 1}]
@@ -358,8 +348,7 @@ def test_what_a_running_task_has_written_stays_until_it_has_ended(bench: Bench) 
         task = claimed_task(connection)
         write_value(connection, value, task.fence.task_id, RESULT)
     assert swept(bench) == 1
-    with bench.engine.begin() as connection:
-        settle_one(connection, ending(task))  # with another result
+    bench.do(settle_one, ending(task))  # with another result
     assert swept(bench) == 0
 
 
@@ -370,8 +359,7 @@ def test_a_value_is_there_when_its_task_is(bench: Bench, kept: dict[str, Any]) -
         assert (swept(bench), bench.sql("SELECT count(*) FROM task_pending")) == (0, 0)
         producer.commit()
     assert swept(bench) == 1
-    with bench.engine.connect() as connection:
-        assert get_task(connection, task_id) is not None
+    assert bench.do(get_task, task_id) is not None
 
 
 def test_a_producer_that_is_killed_before_its_commit_leaves_nothing(

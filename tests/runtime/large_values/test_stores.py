@@ -70,8 +70,7 @@ def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], fol
     assert bench.runs == [BIG]
     assert len(files(folder)) == values(bench) == 2
     assert bench.sql("SELECT count(content) FROM task_large_value") == 0
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).result == {"echo": BIG}
+    assert bench.do(load_large_values, bench.task(task_id)).result == {"echo": BIG}
 
 
 def test_a_file_goes_when_its_task_has_gone(
@@ -82,8 +81,7 @@ def test_a_file_goes_when_its_task_has_gone(
     aged(folder)
     swept(bench, outside)
     assert len(files(folder)) == values(bench) == 1
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(keeps)).payload == BIG
+    assert bench.do(load_large_values, bench.task(keeps)).payload == BIG
 
 
 def test_a_file_whose_transaction_is_open_is_left_for_a_day(
@@ -396,8 +394,7 @@ def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure:
         reference = reference_of(value)
         assert reference
         assert reference.encrypted
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, task)
+    full = bench.do(load_large_values, task)
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
@@ -423,11 +420,9 @@ def test_rotation_encrypts_them_anew(bench: Bench, configure: Configure) -> None
     task_id = bench.create(payload=BIG)
     done = rotate(bench.engine, Keyring(read_keys(f"{NEW},{OLD}")))
     assert (done.number, done.complete) == (1, True)
-    with bench.engine.begin() as connection:
-        assert count(connection) == [("task_large_value.content (payload)", "new", 1)]
+    assert bench.do(count) == [("task_large_value.content (payload)", "new", 1)]
     configure(large_values="database", encryption_keys=NEW, encrypted_tasks="t")
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).payload == BIG
+    assert bench.do(load_large_values, bench.task(task_id)).payload == BIG
 
 
 @pytest.mark.parametrize("secret", [{}, SECRET])

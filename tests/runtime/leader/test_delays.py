@@ -138,8 +138,7 @@ def test_a_paused_queue_is_not_announced(scene: Scene, ear: Ear) -> None:
     made(scene, REAL_S)
     scene.bench.sql("INSERT INTO task_queue_pause VALUES ('default')")
     scene.dispatcher.run_once(now=NOW)
-    with scene.bench.engine.connect() as connection:
-        assert find_upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
+    assert scene.bench.do(find_upcoming, ["default"], timedelta(seconds=1), now=NOW) == []
     assert told(ear) == []
 
 

@@ -361,8 +361,7 @@ class TestTheSizeOfMessages:
     @staticmethod
     def sizes(scene: Scene, *names: str, **paces: float) -> list[int]:
         scene.worker(*set(names))
-        with scene.bench.engine.begin() as connection:
-            scan.write_run_times(connection, paces)
+        scene.bench.do(scan.write_run_times, paces)
         ids = [scene.bench.create(name) for name in names]
         scene.dispatcher.run_once()
         assert scene.memory.ids() == ids[: len(scene.memory.ids())]
@@ -391,8 +390,7 @@ class TestTheSizeOfMessages:
     @pytest.mark.test_all
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
         self.sizes(scene, *["t"] * 300)
-        with scene.bench.engine.begin() as connection:
-            scan.write_run_times(connection, {"t": 0.001})
+        scene.bench.do(scan.write_run_times, {"t": 0.001})
         scene.finish()
         scene.dispatcher.run_once()
         assert max(scene.memory.sizes) == 2 * REACH

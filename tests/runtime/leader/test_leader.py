@@ -37,10 +37,7 @@ def leader(
 
 def served(bench: Bench) -> None:
     """A worker lives, as far as the scan can tell."""
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="w", node="n", queues=["default"], handlers=["t"]
-        )
+    bench.do(heartbeats.write_heartbeat, owner="w", node="n", queues=["default"], handlers=["t"])
 
 
 def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
@@ -105,8 +102,7 @@ class TestABrokerThatRefuses:
         assert only.hold()
         only.duties.rescuer.wait_until = 0.0
         scheduled(bench)
-        with bench.engine.begin() as connection:
-            claimed_task(connection, now=PAST)
+        bench.do(claimed_task, now=PAST)
 
         with suppress(PublishError):
             only.scan()
@@ -159,8 +155,7 @@ class TestABrokerThatRefuses:
 
 
 def the_lease(bench: Bench) -> leader_lease.Lease:
-    with bench.engine.begin() as connection:
-        seen = leader_lease.read_lease(connection, SCAN)
+    seen = bench.do(leader_lease.read_lease, SCAN)
     assert seen is not None
     return seen
 
@@ -256,8 +251,7 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
 
 
 def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        claimed_task(connection, now=PAST)
+    bench.do(claimed_task, now=PAST)
     last = leader(bench, Memory(), "last")
     last.hold()
     last.lead.done()
@@ -274,8 +268,7 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     only.hold()
     only.duties.rescuer.wait_until = 0.0  # the first one ever has waited
     only.scan()
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     later = datetime.now(UTC) + timedelta(hours=1)
 
     at_once = only.duties.rescuer.run_once(now=later)
@@ -371,8 +364,7 @@ class TestAnIdlePool:
     ) -> None:
         only, _ = idle
         only.duties.rescuer.wait_until = 0.0
-        with bench.engine.begin() as connection:
-            claimed_task(connection, now=PAST)
+        bench.do(claimed_task, now=PAST)
         only.scan()
         assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
@@ -386,8 +378,7 @@ def test_between_whole_passes_a_backlog_is_only_filled_up(bench: Bench) -> None:
     only.hold()
     only.duties.rescuer.wait_until = 0.0
     assert only.scan().more
-    with bench.engine.begin() as connection:
-        claimed_task(connection, now=PAST)
+    bench.do(claimed_task, now=PAST)
     memory.take()
     bench.sql("DELETE FROM task_pending WHERE id = ANY(:ids)", ids=ids[:6])
 
@@ -415,11 +406,14 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
 
 @pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        leader_lease.acquire_lease(
-            connection, MAINTAIN, holder="x", token=leader_lease.UUID(int=1), rank=1,
-            ttl=timedelta(minutes=1),
-        )  # fmt: skip
+    bench.do(
+        leader_lease.acquire_lease,
+        MAINTAIN,
+        holder="x",
+        token=leader_lease.UUID(int=1),
+        rank=1,
+        ttl=timedelta(minutes=1),
+    )
     own_maintainer(bench).run_if_due()
     assert bench.sql(DONE) is None
 

@@ -37,8 +37,7 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 def test_a_lapsed_lease_is_rescued_and_a_valid_one_is_not(bench: Bench) -> None:
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     too_early = Rescuer(bench.settings(), database).run_once()
     in_time = Rescuer(bench.settings(), database).run_once(now=LATER)
     assert (too_early, in_time) == ({}, {task.task_id: "PENDING"})
@@ -50,8 +49,7 @@ def test_the_log_says_why_a_task_was_lost(bench: Bench, caplog: pytest.LogCaptur
     bench.at_end(database.dispose)
     HOOKS.subscribe(_nothing)  # as Celery's events do; else only what is over is told
     bench.at_end(lambda: HOOKS.unsubscribe(_nothing))
-    with bench.engine.begin() as connection:
-        claimed_task(connection)
+    bench.do(claimed_task)
     Rescuer(bench.settings(), database).run_once(now=LATER)
     assert "rescued 1 task of vanished workers" in caplog.text
     assert "again within 5 s: worker vanished: Its process or worker vanished" in caplog.text
@@ -63,8 +61,7 @@ def _nothing(notice: Notice) -> None:
 
 def test_after_an_outage_the_workers_have_time_to_renew_first(bench: Bench) -> None:
     """Interleaving: the database is away beyond the lease; it returns; workers renew; rescue."""
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
         proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
@@ -101,8 +98,7 @@ class TestTheClock:
             lives, vanished = claimed_task(connection), claimed_task(connection)
         rescuer.run_once()
         at_once = rescuer.run_once(now=LATER)
-        with bench.engine.begin() as connection:
-            renew(connection, [lives.fence], LEASE, now=LATER)
+        bench.do(renew, [lives.fence], LEASE, now=LATER)
         waited = until(lambda: rescuer.run_once(now=LATER), 5)
         assert (at_once, waited) == ({}, {vanished.task_id: "PENDING"})
         assert bench.task(lives.task_id).crashes == 0
@@ -110,8 +106,7 @@ class TestTheClock:
     def test_a_clock_that_goes_as_ours_does_delays_nothing(
         self, bench: Bench, rescuer: Rescuer
     ) -> None:
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
+        task = bench.do(claimed_task)
         ends = bench.task(task.task_id).lease_until
         assert ends is not None
         before = rescuer.run_once(now=ends - timedelta(milliseconds=10))
@@ -120,8 +115,7 @@ class TestTheClock:
 
     def test_a_clock_that_goes_back_delays_nothing(self, bench: Bench, rescuer: Rescuer) -> None:
         rescuer.run_once(now=LATER + timedelta(hours=1))
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
+        task = bench.do(claimed_task)
         assert rescuer.run_once(now=LATER) == {task.task_id: "PENDING"}
 
 
@@ -148,15 +142,13 @@ def behind_an_order_key(bench: Bench) -> None:
 
 
 def in_a_paused_queue(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        pause(connection, "default")
+    bench.do(pause, "default")
 
 
 def behind_a_closed_window(bench: Bench) -> None:
     hour = bench.sql("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')")
     hours = "22:00-23:00" if 6 < hour < 18 else "12:00-13:00"
-    with bench.engine.begin() as connection:
-        queue_settings.change_queue(connection, "default", {"windows": (parse_window(hours),)})
+    bench.do(queue_settings.change_queue, "default", {"windows": (parse_window(hours),)})
 
 
 def behind_an_open_breaker(bench: Bench) -> None:
@@ -174,8 +166,7 @@ def in_a_queue_that_nobody_serves(bench: Bench) -> None:
 
 
 def deep_in_the_line_of_a_fair_key(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        set_fair(connection, "default", {})
+    bench.do(set_fair, "default", {})
     bench.sql("UPDATE task_pending SET fair_key = 'f', priority = 9")
 
 
@@ -198,8 +189,7 @@ def test_what_must_not_run_leaves_wherever_it_stands(
     bench.create(order_key="k", delay="1h")
     options = {"biz_key": "late", "unique_key": "u", "order_key": "k", "expires_at": LATER}
     late = NewTask("t", {}, options)
-    with bench.engine.begin() as connection:
-        create_group(connection, [late], then=NewTask("then"), on_failure=NewTask("else"))
+    bench.do(create_group, [late], then=NewTask("then"), on_failure=NewTask("else"))
     place(bench)
     leader = leader_of(bench)
     leader.hold()

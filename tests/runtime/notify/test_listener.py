@@ -199,8 +199,7 @@ class TestListener:
 
 def tell(bench: Bench, queue: str) -> None:
     """Send a notice as another process would."""
-    with bench.engine.begin() as connection:
-        notify(connection, queue)
+    bench.do(notify, queue)
 
 
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
@@ -295,8 +294,7 @@ def test_it_listens_again_after_a_restart_of_the_database(
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[[], int]) -> None:
-    with bench.engine.begin() as connection:
-        install_trigger(connection)
+    bench.do(install_trigger)
     try:
         work("-c", "1")
         until(listeners, 30)
@@ -306,8 +304,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
             task_id = bench.sql("SELECT task_create('plain')")
             until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
     finally:
-        with bench.engine.begin() as connection:
-            remove_trigger(connection)
+        bench.do(remove_trigger)
 
 
 @pytest.mark.test_all

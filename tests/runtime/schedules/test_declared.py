@@ -39,19 +39,16 @@ def said_by(**options: Any) -> Registry:
 
 def start(bench: Bench, registry: Registry, loaded: tuple[str, ...] = (HERE,)) -> None:
     """What a worker does."""
-    with bench.engine.begin() as connection:
-        synchronise(connection, registry, loaded=loaded)
+    bench.do(synchronise, registry, loaded=loaded)
 
 
 def change(bench: Bench, **changes: Any) -> None:
     """What an operator does."""
-    with bench.engine.begin() as connection:
-        assert scheduling.change(connection, "night", changes)
+    assert bench.do(scheduling.change, "night", changes)
 
 
 def all_of(bench: Bench) -> list[Schedule]:
-    with bench.engine.begin() as connection:
-        return scheduling.find(connection)
+    return bench.do(scheduling.find)
 
 
 def test_what_is_declared_is_there_after_the_start(bench: Bench) -> None:
@@ -256,8 +253,7 @@ def test_a_calendar_may_be_set_after_the_code_that_names_it(bench: Bench) -> Non
     start(bench, registry)
     before = standing(bench, "night")
 
-    with bench.engine.begin() as connection:
-        set_calendar(connection, "de", [tomorrow, tomorrow + timedelta(days=1)])
+    bench.do(set_calendar, "de", [tomorrow, tomorrow + timedelta(days=1)])
     after = standing(bench, "night")
     start(bench, registry)
 

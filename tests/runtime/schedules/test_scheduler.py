@@ -96,8 +96,7 @@ def run_in(bench: Bench, *, now: datetime) -> None:
 
 
 def end_the_oldest(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        cancel(connection, tasks(bench)[0].id)
+    bench.do(cancel, tasks(bench)[0].id)
 
 
 def test_skip_makes_none_while_one_is_there(bench: Bench) -> None:
@@ -150,8 +149,7 @@ def test_replace_cancels_what_waits_and_tells_what_runs(bench: Bench) -> None:
     run_in(bench, now=NOON + M)
     run_in(bench, now=NOON + 2 * M)
     (second,) = tasks(bench)
-    with bench.engine.begin() as connection:
-        claimed_task(connection, second.id)
+    bench.do(claimed_task, second.id)
 
     run_in(bench, now=NOON + 3 * M)
 

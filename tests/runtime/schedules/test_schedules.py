@@ -191,8 +191,7 @@ def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Se
 
 # -- backfill
 def backfill(bench: Bench, start: datetime, end: datetime, now: datetime = NOON + D) -> list:
-    with bench.engine.begin() as connection:
-        made = backfill_schedule(connection, "s", start, end, now=now)
+    made = bench.do(backfill_schedule, "s", start, end, now=now)
     assert made is not None
     return made
 
@@ -240,8 +239,7 @@ def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench)
     scheduled(bench, cron="0 * * * *")
     for n in (1, 2, 3):
         scheduler(bench).run_once(now=NOON + n * H)
-    with bench.engine.begin() as connection:
-        scheduling.prune_fires(connection, H, 10, now=NOON + 4 * H)
+    bench.do(scheduling.prune_fires, H, 10, now=NOON + 4 * H)
     with pytest.raises(InvalidScheduleError, match="later than 2026-01-01T14:00"):
         backfill(bench, NOON, NOON + 4 * H)
     assert backfill(bench, NOON + 2 * H + S, NOON + 4 * H) == []

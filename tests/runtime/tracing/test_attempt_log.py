@@ -174,8 +174,7 @@ def test_who_was_charged_when_a_child_died_is_said(
     caplog.set_level(logging.WARNING)
     bench.succeeding(retry="1h,1h")
     guilty, *_ = ids = [bench.create() for _ in range(3)]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     pid = Mortal(bench.slots, "dead", [tasks[0].run]).kill()
 
     bench.child(start=False).reap()
@@ -196,8 +195,7 @@ def test_of_several_suspects_nobody_is_charged(
     caplog.set_level(logging.WARNING)
     bench.succeeding()
     ids = [bench.create() for _ in range(2)]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     pid = Mortal(bench.slots, "dead", [task.run for task in tasks]).kill()
 
     bench.child(start=False).reap()

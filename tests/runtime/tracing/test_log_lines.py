@@ -41,8 +41,7 @@ def _fresh(bench: Bench, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def kept(bench: Bench, task_id: int) -> list[LogOfAttempt]:
-    with bench.engine.connect() as connection:
-        return read_lines(connection, task_id)
+    return bench.do(read_lines, task_id)
 
 
 def texts(bench: Bench, task_id: int) -> list[str]:
@@ -180,8 +179,7 @@ def test_a_lone_surrogate_can_be_stored(bench: Bench) -> None:
     lines.add(logging.LogRecord("x", logging.INFO, "", 0, "half a character: \ud800", (), None))
     run = lines.of(1, 1)
     assert run is not None
-    with bench.engine.begin() as connection:
-        keep_lines(connection, [run])
+    bench.do(keep_lines, [run])
     assert texts(bench, 1) == ["half a character: ?"]
 
 

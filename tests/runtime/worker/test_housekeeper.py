@@ -19,6 +19,7 @@ from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tests.clock import until
+from tests.factory import do
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
@@ -181,8 +182,7 @@ def test_a_running_task_hears_that_it_shall_stop_and_may_still_succeed(bench: Be
     task_id = bench.create()
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
-    with bench.engine.begin() as connection:
-        asked = cancel_task(connection, task_id)
+    asked = bench.do(cancel_task, task_id)
 
     thread.join(10)
 
@@ -200,8 +200,7 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     task_id = bench.create()
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, task_id)
+    bench.do(cancel_task, task_id)
 
     thread.join(10)
 
@@ -309,8 +308,7 @@ def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
     """A PostgreSQL of the test's own, so that it can be away; the bench looks at it, too."""
     with Postgres(tmp_path / "own") as server:
         engine, shared = create_engine(server.url), (bench.engine, bench.url)
-        with engine.begin() as connection:
-            migrate(connection)
+        do(engine, migrate)
         bench.engine, bench.url = engine, server.url
         yield server
         if not server.running:

@@ -156,8 +156,7 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
 
 def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
     ids = [bench.create(**options) for _ in range(number)]
-    with bench.engine.begin() as connection:
-        return claim(connection, ids, claimer(owner="dead"), uuid4())
+    return bench.do(claim, ids, claimer(owner="dead"), uuid4())
 
 
 def reap(bench: Bench) -> None:

@@ -39,8 +39,7 @@ def dead(bench: Bench) -> Dead:
     def die(
         ids: list[int], *, running: int = 1, others: int = 0, owner: str = "dead", **more: Any
     ) -> None:
-        with bench.engine.begin() as connection:
-            tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
+        tasks = bench.do(claim, ids, claimer(owner=owner, **more), uuid4())
         runs = [*(Run(-n, 1) for n in range(1, 1 + others)), *(t.run for t in tasks[:running])]
         Mortal(bench.slots, owner, runs).kill()
         assert bench.states(ids) == ["RUNNING"] * len(ids)
@@ -64,10 +63,7 @@ def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
 def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     bench.succeeding(retry="1h,1h")
     ids = [bench.create() for _ in range(10)]
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="dead", node="n", queues=["default"], handlers=["t"]
-        )
+    bench.do(heartbeats.write_heartbeat, owner="dead", node="n", queues=["default"], handlers=["t"])
     dead(ids, running=1)
 
     reaper(bench).reap_dead()
@@ -298,8 +294,7 @@ def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
 
 
 def claims(bench: Bench, owner: str) -> list[ClaimedTask]:
-    with bench.engine.connect() as connection:
-        return claims_of(connection, owner)
+    return bench.do(claims_of, owner)
 
 
 def test_a_housekeeper_reaps_first(bench: Bench, dead: Dead) -> None:
@@ -316,10 +311,8 @@ def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
     task_id = bench.create()
     dead([task_id])
     (old,) = claims(bench, "dead")
-    with bench.engine.begin() as connection:
-        release(connection, [old.fence])
-    with bench.engine.begin() as connection:
-        claim(connection, [task_id], claimer(owner="new"), uuid4())
+    bench.do(release, [old.fence])
+    bench.do(claim, [task_id], claimer(owner="new"), uuid4())
 
     reaper(bench).reap_dead()
 

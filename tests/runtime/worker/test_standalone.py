@@ -149,8 +149,7 @@ def test_a_notice_ends_the_nap(bench: Bench) -> None:
     for _ in range(3):
         until_quiet(bench)
         task_id = bench.create()
-        with bench.engine.begin() as connection:
-            notify(connection, "default")
+        bench.do(notify, "default")
         until(lambda task=task_id: bench.state(task) == "SUCCEEDED")
 
 
@@ -308,8 +307,7 @@ def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
     bench: Bench, options: dict[str, Any]
 ) -> None:
     bench.succeeding()
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(GateKind.KEY, "l", 1))
+    bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids = [bench.create(**options) for _ in range(20)]
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 20, 10)
@@ -330,8 +328,7 @@ def test_a_retry_starts_when_it_is_due_not_at_the_next_scan(bench: Bench) -> Non
 def test_a_callback_starts_when_its_group_ends_not_at_the_next_scan(bench: Bench) -> None:
     bench.succeeding()
     bench.succeeding("then")
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t"), NewTask("t")], then=NewTask("then"))
+    bench.do(create_group, [NewTask("t"), NewTask("t")], then=NewTask("then"))
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
     done = "SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'"
     until(lambda: bench.sql(done) == 3, 10)

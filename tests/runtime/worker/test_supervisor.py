@@ -61,11 +61,14 @@ def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
 
 
 def beat_leads(bench: Bench, seconds: float) -> None:
-    with bench.engine.begin() as connection:
-        assert leader_lease.acquire_lease(
-            connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
-            ttl=timedelta(seconds=seconds),
-        )  # fmt: skip
+    assert bench.do(
+        leader_lease.acquire_lease,
+        SCAN,
+        holder="beat",
+        token=BEAT,
+        rank=Rank.BEAT,
+        ttl=timedelta(seconds=seconds),
+    )
 
 
 @pytest.mark.test_all
@@ -102,8 +105,7 @@ def test_its_first_look_comes_when_the_scan_can_see_its_child(
 
 def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
     memories = [appoint()[1] for _ in range(2)]
-    with bench.engine.begin() as connection:
-        tasks = create_tasks(connection, [NewTask("t")] * 10)
+    tasks = bench.do(create_tasks, [NewTask("t")] * 10)
     until(lambda: len(memories[0].ids() + memories[1].ids()) == 10)
     assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
     assert [] in (memories[0].ids(), memories[1].ids())
