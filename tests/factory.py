@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
@@ -20,7 +21,14 @@ from tasks_app.pool.runs.claim import Claimer, claim
 from tasks_app.pool.runs.settle_success import is_fence_lost, success_statement
 from tasks_app.pool.tasks.create import create_one
 
+R = TypeVar("R")
 LEASE = timedelta(seconds=30)
+
+
+def do(engine: Engine, act: Callable[..., R], *arguments: Any, **options: Any) -> R:
+    """Call a function with a connection, and commit."""
+    with engine.begin() as connection:
+        return act(connection, *arguments, **options)
 
 
 def unknown(name: str) -> WaitingReason:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, text
 
@@ -24,7 +24,9 @@ from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
+from tests.factory import do
 
+R = TypeVar("R")
 QUEUE = "default"
 EFFECT = "INSERT INTO effect (task_id, note) VALUES (:id, :note)"
 
@@ -73,8 +75,11 @@ class Bench:
 
     def create(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
         """Create and commit one task."""
-        with self.engine.begin() as connection:
-            return create_task(connection, name, payload, **options)
+        return self.do(create_task, name, payload, **options)
+
+    def do(self, act: Callable[..., R], *arguments: Any, **options: Any) -> R:
+        """Call a function with a connection, and commit."""
+        return do(self.engine, act, *arguments, **options)
 
     def sql(self, statement: str, **values: Any) -> Any:
         """Execute and commit; return the first column of the first row if there is one."""
@@ -178,8 +183,7 @@ class Bench:
 
     def task(self, task_id: int) -> Task:
         """Return the task from whichever pool it lies in."""
-        with self.engine.connect() as connection:
-            found = browse.get(connection, task_id)
+        found = self.do(browse.get, task_id)
         assert found is not None
         return found
 
@@ -193,8 +197,7 @@ class Bench:
 
     def attempts(self, task_id: int) -> list[Attempt]:
         """Return the attempts that did not succeed."""
-        with self.engine.connect() as connection:
-            return browse.failed_attempts(connection, task_id)
+        return self.do(browse.failed_attempts, task_id)
 
     def effects(self, task_id: int) -> int:
         """Count what the task's handlers committed."""

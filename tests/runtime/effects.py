@@ -21,9 +21,7 @@ def test_effect_outcome_and_move_carry_one_transaction_id(bench: Bench) -> None:
         effect(ctx)
 
     task_id = bench.create()
-
     bench.drain()
-
     mine = bench.sql("SELECT xmin::text FROM effect WHERE task_id = :id", id=task_id)
     move = bench.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
     assert mine == move
@@ -37,9 +35,7 @@ def test_effects_roll_back_when_the_handler_raises(bench: Bench) -> None:
         raise ValueError
 
     task_id = bench.create()
-
     bench.drain()
-
     assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
 
 

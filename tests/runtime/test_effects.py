@@ -45,7 +45,6 @@ class TestNobodyElseCommits:
             commit(ctx)
 
         task_id = bench.run_one()
-
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
         assert "commits together with the task's outcome" in (bench.task(task_id).error or "")
 
@@ -62,7 +61,6 @@ class TestNobodyElseCommits:
                 effect(ctx)
 
         task_id = bench.run_one()
-
         assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
 
 
@@ -202,7 +200,6 @@ def test_who_closes_what_it_writes_with_has_its_effects_or_fails(
     """Rolled back, it would be a success without its effects."""
     bench.handler(max_attempts=1)(closes)
     task_id = bench.run_one()
-
     assert (bench.state(task_id), bench.effects(task_id)) == (state, int(state == "SUCCEEDED"))
     assert state == "SUCCEEDED" or "Leave it open" in (bench.task(task_id).error or "")
 
@@ -241,9 +238,7 @@ class TestTheConnectionIsLost:
                 ctx.connection.exec_driver_sql(DISK_FULL)
 
         task_id = bench.create()
-
         bench.execute([task_id], max_crashes=1)
-
         task = bench.task(task_id)
         assert (task.state, task.failures, task.crashes) == ("FAILED", 0, 1)
         assert (task.error or "").startswith("database refused: The database had no room")
@@ -318,7 +313,6 @@ class TestTheConnectionIsLost:
             bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
 
         task_id = bench.run_one()
-
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)
         assert [r.getMessage() for r in caplog.records if r.name.startswith("sqlalchemy")] == []
@@ -329,7 +323,6 @@ class TestTheConnectionIsLost:
             ctx.session.execute(KILL_ME)
 
         task_id = bench.run_one()
-
         assert bench.state(task_id) == "FAILED"
         error = bench.task(task_id).error or ""
         assert error.startswith("connection lost: ")
@@ -347,7 +340,6 @@ class TestTheConnectionIsLost:
             elsewhere.connect()
 
         task_id = bench.run_one()
-
         assert bench.state(task_id) == "FAILED"
         assert "OperationalError" in (bench.task(task_id).error or "")
 

@@ -104,9 +104,7 @@ def test_other_tasks_stay(bench: Bench) -> None:
     (other, _) = ended(bench, biz_key="customer:8")
     before = bench.task(other)
     ended(bench, biz_key="customer:7")
-
     erase(bench.engine, ["customer:7"], None)
-
     assert bench.task(other) == before
     assert len(bench.attempts(other)) == 1
     assert bench.attempts(other)[0].message == f"card {CANARY} refused"
@@ -115,20 +113,16 @@ def test_other_tasks_stay(bench: Bench) -> None:
 def test_a_preview_writes_nothing(bench: Bench) -> None:
     ended(bench, biz_key="customer:7")
     before = dumped(bench)
-
     receipt = preview_erasure(bench.engine, ["customer:7"], None)
-
     assert (receipt.tasks, receipt.audit) == (2, None)
     assert dumped(bench) == before
 
 
 def test_what_is_still_to_run_is_left_or_cancelled_first(bench: Bench) -> None:
     task_id = bench.create(payload={"card": CANARY}, biz_key="customer:7")
-
     left = erase(bench.engine, ["customer:7"], None)
     assert (left.waiting, left.complete) == (1, False)
     assert bench.task(task_id).payload == {"card": CANARY}
-
     done = erase(bench.engine, ["customer:7"], None, cancel=True)
     assert (done.cancelled, done.tasks, done.complete) == (1, 1, True)
     assert bench.state(task_id) == "CANCELLED"
@@ -163,9 +157,7 @@ def test_a_second_time_takes_what_has_come_since(bench: Bench) -> None:
     ids = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
     bench.sql(f'UPDATE task_completed SET result = \'{{"card": "{CANARY}"}}\' RETURNING id')
-
     again = erase(bench.engine, ["customer:7"], None)
-
     assert (again.tasks, again.complete) == (2, True)
     assert CANARY not in dumped(bench)
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"]
@@ -180,11 +172,8 @@ def test_an_erased_task_that_is_requeued_does_not_reach_its_handler(
 ) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
-
+    bench.do(requeue_task, task_id)
     bench.drain(**options)
-
     assert "The payload was erased" in (bench.task(task_id).error or "")
 
 
@@ -212,12 +201,9 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 ) -> None:
     monkeypatch.setattr(LOG, "level", Logged("all"))
     task_id = bench.create(payload={}, biz_key="customer:7")
-    with bench.engine.begin() as connection:
-        hold_task(connection, task_id, by="ann", why=CANARY)
+    bench.do(hold_task, task_id, by="ann", why=CANARY)
     assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == CANARY
-
     receipt = erase(bench.engine, ["customer:7"], None, cancel=True)
-
     assert bench.sql("SELECT why FROM task_transition WHERE event = 'hold'") == "erased"
     assert receipt.rows["task_transition"] == 1
     assert CANARY not in dumped(bench)
@@ -225,14 +211,9 @@ def test_the_reasons_that_operators_gave_go_out_of_the_trail(
 
 def test_a_task_that_is_requeued_meanwhile_is_not_touched(bench: Bench) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
-    with bench.engine.begin() as connection:
-        meant = pool_erase.find(connection, pool_erase.ErasureKeys(["customer:7"]))
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
-
-    with bench.engine.begin() as connection:
-        changed = pool_erase.erase_rows(connection, meant.over)
-
+    meant = bench.do(pool_erase.find, pool_erase.ErasureKeys(["customer:7"]))
+    bench.do(requeue_task, task_id)
+    changed = bench.do(pool_erase.erase_rows, meant.over)
     assert changed == {"task_completed": [], "task_error": meant.over[1:]}
     assert bench.task(task_id).payload == {"card": CANARY}
 
@@ -332,11 +313,9 @@ def test_a_group_that_a_cancelled_member_ends_calls_nobody(bench: Bench) -> None
     with bench.engine.begin() as connection:
         calls = NewTask("t", {"card": CANARY}, **WHOSE)
         create_group(connection, [NewTask("t", **WHOSE)], on_failure=calls)
-
     done = erase(bench.engine, ["customer:7"], None, cancel=True)
     bench.drain()
     again = erase(bench.engine, ["customer:7"], None)
-
     assert (done.waiting, again.complete) == (1, True)
     assert CANARY not in dumped(bench)
 
@@ -345,7 +324,6 @@ def test_a_schedule_that_makes_such_tasks_is_named(bench: Bench) -> None:
     with bench.engine.begin() as connection:
         create_schedule(connection, "s", "t", {"card": CANARY}, every="1d", **WHOSE)
         create_schedule(connection, "other", "t", every="1d", biz_key="customer:8")
-
     for whose in ((["customer:7"], None), ([], "anna")):
         receipt = erase(bench.engine, *whose, cancel=True)
         assert (receipt.schedules, receipt.complete) == (("s",), False)
@@ -354,12 +332,10 @@ def test_a_schedule_that_makes_such_tasks_is_named(bench: Bench) -> None:
 def test_log_lines_that_come_late_are_not_kept(bench: Bench) -> None:
     (task_id, _) = ended(bench, biz_key="customer:7")
     erase(bench.engine, ["customer:7"], None)
-
     with bench.engine.begin() as connection:
         lines = json.dumps([["2026-01-01T00:00:00Z", "INFO", CANARY]])
         keep_lines(connection, [LinesOfRun(task_id, attempt, lines, 0) for attempt in (1, 2)])
         assert read_lines(connection, task_id) == []
-
     assert CANARY not in dumped(bench)
 
 
@@ -373,8 +349,7 @@ def test_what_comes_back_and_ends_meanwhile_is_told(
     def requeued(connection: Any, whose: Any) -> Any:
         meant = find(connection, whose)
         if not tried:
-            with bench.engine.begin() as other:
-                requeue_task(other, task_id)
+            bench.do(requeue_task, task_id)
         elif len(tried) == 1:
             bench.drain()  # and it ends once more, with all that it holds
         tried.append(meant)
@@ -393,7 +368,6 @@ def test_a_payload_with_such_a_key_of_its_own_reaches_its_handler(bench: Bench) 
     payload = {"$erased": CANARY, "beside it": 1}
     bench.create(payload=payload)
     bench.drain()
-
     assert bench.runs == [payload]
     with pytest.raises(InvalidTaskError, match=r"payload\.\$erased is the only key"):
         bench.create(payload={"$erased": CANARY})

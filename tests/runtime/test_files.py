@@ -46,10 +46,8 @@ def test_what_a_killed_writer_left_is_written_anew_with_the_same_mode(tmp_path: 
     path, left = tmp_path / "tasks.jsonl", tmp_path / "tasks.jsonl.part"
     left.write_text("half of a line, and more than what follows")
     left.chmod(0o644)
-
     with written_privately(path) as file:
         file.write("whole\n")
-
     assert path.read_text() == "whole\n"
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -58,13 +56,11 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     path, other = tmp_path / "tasks.jsonl", tmp_path / "other"
     other.write_text("somebody's")
     path.with_name("tasks.jsonl.part").symlink_to(other)
-
     with (
         pytest.raises(InvalidSelectionError, match="cannot be written"),
         written_privately(path) as file,
     ):
         file.write("ours")
-
     assert other.read_text() == "somebody's"
 
 
@@ -76,7 +72,6 @@ def test_a_full_disk_is_said_in_words(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidSelectionError, match="cannot be written: No space left on device"):
         fill()
-
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,7 +85,6 @@ def test_a_file_that_somebody_made_meanwhile_stays(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidSelectionError, match="exists already"):
         write()
-
     assert path.read_text() == "somebody's"
     assert [file.name for file in tmp_path.iterdir()] == ["tasks.jsonl"]
 
@@ -106,7 +100,6 @@ def line(message: str, *arguments: object, **fields: object) -> dict[str, object
 
 def test_a_line_says_when_where_and_what() -> None:
     said = line("two\nlines \x1b %s", "\udcff")
-
     assert said.pop("worker")
     assert said == {
         "time": "1970-01-01T00:00:00.250Z",
@@ -118,9 +111,7 @@ def test_a_line_says_when_where_and_what() -> None:
 
 def test_of_the_fields_only_those_of_a_run_are_written() -> None:
     run = {"task_id": 7, "attempt": 2, "queue": "mail", "biz_key": "order:1"}
-
     said = line("x", task_name="t", payload={"card": "4111-1111"}, data="4111-1111", **run)
-
     assert {key: said[key] for key in ("name", *run)} == {"name": "t", **run}
     assert "4111-1111" not in str(said)
     assert "biz_key" not in line("x", biz_key=None)
@@ -131,13 +122,11 @@ def test_an_exception_has_its_traceback() -> None:
         raise ValueError("boom")
     except ValueError:
         said = line("x", exc_info=sys.exc_info())
-
     assert str(said["exception"]).endswith("ValueError: boom")
 
 
 def test_a_child_is_called_as_in_the_database() -> None:
     name_worker("host:1:abc")
-
     assert line("x")["worker"] == "host:1:abc"
 
 
@@ -146,10 +135,8 @@ INSERT = text("INSERT INTO task_pending (name, priority, payload) VALUES ('t', 1
 
 def test_a_refused_row_is_named_by_its_constraint_alone(bench: Bench) -> None:
     database = bench.child(start=False).database
-
     with pytest.raises(IntegrityError) as refusal, database.begin() as connection:
         connection.execute(INSERT, {"payload": '{"card": "canary"}'})
-
     assert "numbers_are_sane" in first_line(refusal.value)
     assert "canary" in str(refusal.value.orig)
     assert "canary" not in first_line(refusal.value)
@@ -157,10 +144,8 @@ def test_a_refused_row_is_named_by_its_constraint_alone(bench: Bench) -> None:
 
 def test_errors_of_our_own_statements_hide_their_parameters(bench: Bench) -> None:
     database = bench.child(start=False).database
-
     with pytest.raises(IntegrityError) as refusal, database.begin() as connection:
         connection.execute(INSERT, {"payload": '{"card": "canary"}'})
-
     assert "canary" not in str(refusal.value).split("[SQL:")[1]
 
 
@@ -180,9 +165,7 @@ WORK = "from tasks_app.cli.group import group; group.get_command(None, 'work')"
 @pytest.mark.parametrize("start", [APP, WORK], ids=["celery", "work"])
 def test_a_start_walks_through_all_objects_not_once(start: str) -> None:
     asked = [sys.executable, "-c", WATCHED.format(start=start)]
-
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-
     assert int(said) == 0
 
 

@@ -33,10 +33,8 @@ def test_who_never_showed_itself_is_not_healthy(folder: Path) -> None:
 
 def test_a_fresh_beat_is_healthy_until_it_is_stale() -> None:
     Liveness("worker", "a@host", good_for_s=0.2).beat()
-
     fresh, word = judge("worker")
     until(lambda: not judge("worker")[0])
-
     assert (fresh, word.partition("alive")[0]) == (True, "worker a@host: ")
     assert judge("worker", "a@host")[1].endswith("(allowed are 0.2 s)")
 
@@ -61,23 +59,19 @@ def test_a_file_is_written_a_few_times_within_its_span_or_when_something_changes
 
 def test_trouble_is_said() -> None:
     mine = Liveness("beat", "b", good_for_s=60)
-
     mine.beat("tasks_app.scan fails (TypeError)")
     bad = judge("beat")
     mine.beat()
-
     assert bad == (False, "beat b: tasks_app.scan fails (TypeError)")
     assert judge("beat")[0]
 
 
 def test_a_note_is_said_and_makes_nobody_unhealthy() -> None:
     mine = Liveness("worker", "a", good_for_s=60)
-
     mine.beat(note="the broker does not answer")
     noted = judge("worker")
     mine.beat("hungry", "the broker does not answer")
     both = judge("worker")
-
     assert noted[0]
     assert noted[1].endswith(" s ago; the broker does not answer")
     assert both == (False, "worker a: hungry; the broker does not answer")
@@ -92,7 +86,6 @@ def test_a_process_that_got_the_number_of_one_that_ended_is_not_taken_for_it(fol
     path.write_text(f"{pid} 0.0 {good_for_s} \n1.0 \n")
     another = judge("worker")[1]
     path.write_text(f"{pid} 0.0 0.1 \n{second}")
-
     assert another == "worker a: its process is gone"
     assert "no sign of life for" in judge("worker")[1]
 
@@ -100,7 +93,6 @@ def test_a_process_that_got_the_number_of_one_that_ended_is_not_taken_for_it(fol
 def test_one_bad_worker_is_enough_and_a_name_asks_for_one() -> None:
     Liveness("worker", "good", good_for_s=60).beat()
     Liveness("worker", "bad", good_for_s=60).beat("hungry")
-
     assert judge("worker") == (False, "worker bad: hungry")
     assert judge("worker", "good")[0]
     assert not judge("beat")[0]
@@ -111,7 +103,6 @@ def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
     written_by_somebody_who_died("dead")
     alone = judge("worker")
     Liveness("worker", "alive", good_for_s=60).beat()
-
     assert alone == (False, "worker dead: its process is gone")
     assert judge("worker")[0]
     assert not judge("worker", "dead")[0]
@@ -121,7 +112,6 @@ def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
 def test_the_database_belongs_to_nobody_and_outlives_who_asked_it(folder: Path) -> None:
     code = "from tasks_app.runtime.health_files import *; Liveness('db', good_for_s=60).beat()"
     subprocess.run([sys.executable, "-c", code], check=True)
-
     assert judge("db")[0]
 
 
@@ -129,10 +119,8 @@ def test_an_orderly_end_leaves_no_file(folder: Path) -> None:
     mine = Liveness("worker", "a/b", good_for_s=60)
     mine.beat()
     there = [path.name for path in folder.iterdir()]
-
     mine.end()
     mine.end()
-
     assert there == ["worker-a_b"]
     assert list(folder.iterdir()) == []
 
@@ -141,7 +129,6 @@ def test_a_file_from_before_a_restart_of_the_machine_is_stale(folder: Path) -> N
     Liveness("worker", "a", good_for_s=60).beat()
     pid, at, rest = (folder / "worker-a").read_text().split(" ", 2)
     (folder / "worker-a").write_text(f"{pid} {float(at) + 1000} {rest}")  # the clock began anew
-
     assert not judge("worker")[0]
 
 
@@ -149,7 +136,6 @@ def test_what_cannot_be_read_is_no_sign_of_life(folder: Path) -> None:
     folder.mkdir()
     (folder / "worker-a").write_text("nonsense")
     (folder / "worker-b").mkdir()
-
     assert "no sign of life" in judge("worker")[1]
 
 
@@ -158,9 +144,7 @@ def test_a_disk_that_takes_nothing_stops_nobody(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(health_files.RUN_DIR_VARIABLE, str(tmp_path / "file" / "run"))
-
     Liveness("worker", "a", good_for_s=60).beat()
-
     assert not judge("worker")[0]
 
 
@@ -168,9 +152,7 @@ def test_without_a_folder_given_it_is_a_private_one_among_the_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = ours_in(tmp_path, monkeypatch)
-
     Liveness("worker", "a", good_for_s=60).beat()
-
     assert folder.stat().st_mode & 0o777 == 0o700
     assert judge("worker")[0]
 
@@ -183,9 +165,7 @@ def test_a_folder_of_somebody_else_is_neither_written_nor_believed(
     before = (folder / "worker-a").read_text()
     elsewhere = folder.rename(tmp_path / f"tasks_app-{os.getuid() + 1}")
     monkeypatch.setattr(health_files.os, "getuid", lambda: elsewhere.stat().st_uid + 1)
-
     Liveness("worker", "a", good_for_s=60).beat()
-
     assert (elsewhere / "worker-a").read_text() == before
     assert not judge("worker")[0]
     assert not judge("worker", "a")[0]
@@ -240,7 +220,6 @@ def test_who_asks_as_another_role_or_with_other_options_sees_the_same(
     of(monkeypatch, ONE)
     Liveness("worker", "a", good_for_s=60).beat()
     of(monkeypatch, url)
-
     assert judge("worker")[0]
 
 
@@ -249,7 +228,6 @@ def test_a_probe_that_knows_no_database_sees_all(monkeypatch: pytest.MonkeyPatch
     of(monkeypatch, ONE)
     Liveness("worker", "a", good_for_s=60).beat()
     of(monkeypatch, "")
-
     assert judge("worker")[0]
     assert judge("worker", "a")[0]
 
@@ -262,9 +240,7 @@ def test_no_password_is_in_a_name_or_a_verdict(
 ) -> None:
     of(monkeypatch, url)
     Liveness("worker", "a", good_for_s=60).beat()
-
     said = f"{judge('worker')} {judge('beat')} {[str(path) for path in folder.rglob('*')]}"
-
     assert judge("worker")[0]
     assert "s3cret" not in said
     assert "pw" not in said
@@ -274,7 +250,5 @@ def test_a_databases_name_with_control_characters_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of(monkeypatch, "postgresql+psycopg://db1:5432/shop\nalive\x1b[2J")
-
     health_files.probe("worker")
-
     assert capsys.readouterr().out.count("\n") == 1

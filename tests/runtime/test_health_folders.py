@@ -46,11 +46,9 @@ def folder_of(name: str, role: str = "worker", *, ended: bool) -> Path:
 @pytest.mark.test_all
 def test_a_folder_whose_processes_ended_long_ago_goes() -> None:
     gone, lives = folder_of("one", ended=True), folder_of("two", ended=False)
-
     remove_abandoned()
     soon = gone.exists()
     remove_abandoned(LATER)
-
     assert soon  # until then a probe says what became of the process
     assert not gone.exists()
     assert lives.exists()
@@ -61,9 +59,7 @@ def test_ones_own_folder_and_what_is_none_of_ours_stay(base: Path, tmp_path: Pat
     (base / "notes").mkdir()
     (base / "0123abcd").symlink_to(tmp_path)
     (base / "deadbeef").write_text("a file")
-
     remove_abandoned(LATER)
-
     assert Path(project_folder()).exists()
     assert {path.name for path in base.iterdir()} >= {"notes", "0123abcd", "deadbeef"}
 
@@ -72,9 +68,7 @@ def test_ones_own_folder_and_what_is_none_of_ours_stay(base: Path, tmp_path: Pat
 def test_a_folder_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = folder_of("one", ended=True)
     monkeypatch.setattr(os, "getuid", lambda: theirs.stat().st_uid + 1)
-
     remove_abandoned(LATER)
-
     assert theirs.exists()
 
 
@@ -84,24 +78,19 @@ def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> N
     (base / "taken-1-0123abcd").mkdir()
     code = "from tasks_app.runtime.worker.supervisor import *; remove_abandoned({})"
     both = [subprocess.Popen([sys.executable, "-c", code.format(LATER)]) for _ in range(2)]
-
     assert [process.wait(60) for process in both] == [0, 0]
     assert not any(folder.exists() for folder in gone)
     assert list(base.glob("taken-*")) == []
 
 
 @pytest.mark.test_all
-def test_who_starts_in_a_folder_just_removed_makes_it_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_starts_in_a_folder_just_removed_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = folder_of("one", ended=True)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("one"))
     mine = Liveness("worker", "c", good_for_s=60)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("mine"))
     remove_abandoned(LATER)
     removed = not gone.exists()
-
     mine.beat()
-
     assert removed
     assert [path.name for path in gone.iterdir()] == ["worker-c"]

@@ -53,9 +53,7 @@ def run(bench: Bench, *failures: int, **options: Any) -> list[int]:
 
 def test_failures_are_always_kept(bench: Bench) -> None:
     declare(bench, history="none", max_attempts=1)
-
     (task_id,) = run(bench, 9)
-
     assert bench.state(task_id) == "FAILED"
     assert len(bench.attempts(task_id)) == 1
 
@@ -63,12 +61,10 @@ def test_failures_are_always_kept(bench: Bench) -> None:
 def test_a_queue_decides_unless_the_handler_does(bench: Bench) -> None:
     declare(bench)
     bench.handler("kept", history="all")(lambda ctx: None)
-
     task_id = bench.create("kept")
     bench.execute([task_id], history="all,default=none")
     run(bench, 0, history="all,default=none")
     run(bench, 0, history="none,default=all")
-
     assert bench.sql(ROWS) == 2
 
 
@@ -79,9 +75,7 @@ def test_results_of_members_are_kept(bench: Bench) -> None:
         members = [NewTask("t", {"failures": 0})] * 2
         create_group(connection, members, then=NewTask("then"))
     ids = bench.sql("SELECT array_agg(id) FROM task_pending WHERE name = 't'")
-
     bench.execute(ids)
-
     assert bench.sql("SELECT count(*) FROM task_completed WHERE result = '{\"n\": 1}'") == 2
     bench.drain()
     assert bench.runs == ["then"]
@@ -143,9 +137,7 @@ def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
     bench.handler("t", history="none")(lambda ctx: None)
     first = bench.create(unique_key="k", unique_scope="for_period 1h")
     bench.drain()
-
     again = bench.create(unique_key="k", unique_scope="for_period 1h")
-
     assert (again, again.created) == (first, False)
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
 
@@ -158,7 +150,6 @@ def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
         run(bench, 1, transitions="all")
     finally:
         LOG.level = Logged.OFF
-
     ends = "SELECT count(*) FROM task_transition WHERE event = 'succeed'"
     assert (bench.sql(ends), bench.sql(ROWS)) == (2, 0)
 
@@ -166,8 +157,7 @@ def test_its_transitions_are_logged(bench: Bench, way: str) -> None:
 def test_a_callback_that_left_no_row_is_not_awaited(bench: Bench) -> None:
     bench.handler("m", history="none")(lambda ctx: None)
     bench.handler("then", history="none")(lambda ctx: bench.runs.append("then"))
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("m")], then=NewTask("then"))
+    bench.do(create_group, [NewTask("m")], then=NewTask("then"))
     bench.drain()
 
     with bench.engine.connect() as connection:
@@ -205,8 +195,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
     bench: Bench, way: str, moment: int
 ) -> None:
     inserting(bench, way)
-    with bench.engine.begin() as connection:
-        ids: list[int] = sorted(create_tasks(connection, [NewTask("t")] * 200))
+    ids: list[int] = sorted(bench.do(create_tasks, [NewTask("t")] * 200))
 
     def work() -> None:
         child = Child(bench.settings(), bench.registry, bench.slots, queues=(QUEUE,))
@@ -240,7 +229,6 @@ def test_the_setting_may_change_between_attempts(bench: Bench, first: str) -> No
     task_id = bench.create()
     bench.execute([task_id], history=first)
     bench.execute([task_id], history="none" if first == "all" else "all")
-
     kept = first == "none"
     assert bench.sql(LEFT) == kept
     assert bench.sql("SELECT count(*) FROM task_attempt") == kept
@@ -249,10 +237,8 @@ def test_the_setting_may_change_between_attempts(bench: Bench, first: str) -> No
 def test_workers_with_different_settings_share_a_queue(bench: Bench) -> None:
     inserting(bench, "each", None)
     ids: list[int] = [bench.create() for _ in range(20)]
-
     carry_out(bench, ids[:10], history="none")
     carry_out(bench, ids, history="all")
-
     assert ids_in(bench, "(SELECT task_id AS id FROM effect) e") == ids
     assert ids_in(bench, "task_completed") == ids[10:]
 
@@ -260,10 +246,8 @@ def test_workers_with_different_settings_share_a_queue(bench: Bench) -> None:
 def test_a_message_that_comes_again_starts_nothing(bench: Bench) -> None:
     inserting(bench, "each")
     task_id = bench.create()
-
     for _ in range(3):
         carry_out(bench, [task_id, task_id])
-
     assert bench.effects(task_id) == 1
 
 
@@ -277,8 +261,7 @@ def test_who_failed_and_is_requeued_leaves_nothing_then(bench: Bench) -> None:
     bench.drain()
     assert bench.state(task_id) == "FAILED"
     bench.runs.append("mended")
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
 
     bench.drain()
 
@@ -291,7 +274,6 @@ def test_who_waits_for_it_hears_that_it_is_not_there(bench: Bench) -> None:
     bench.handler("t", history="none")(lambda ctx: {"n": 1})
     task_id = bench.create()
     bench.beside(bench.drain)
-
     with pytest.raises(UnknownTaskError, match="its history keeps no row"):
         wait_task(bench.engine, task_id, timeout=20)
 
@@ -330,13 +312,10 @@ def test_the_next_of_its_key_comes_in_its_turn(
     bench: Bench, way: str, keys: dict[str, str]
 ) -> None:
     inserting(bench, way)
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(GateKind.KEY, "l", 1))
+    bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids: list[int] = [bench.create(**keys) for _ in range(8)]
-
     while bench.sql("SELECT count(*) FROM task_pending"):
         bench.drain()
-
     order = bench.sql("SELECT array_agg(task_id ORDER BY ctid) FROM effect")
     assert order == ids if "order_key" in keys else sorted(order) == ids
 
@@ -349,7 +328,6 @@ def test_a_schedule_knows_that_its_last_task_is_over(bench: Bench, overlap: str)
         scheduler(bench).run_once(now=NOON + minute * M)
         (task,) = tasks(bench)
         carry_out(bench, [task.id])
-
     assert len(bench.runs) == 3
     assert [fire[1] for fire in fires(bench)] == ["made"] * 3
 
@@ -359,9 +337,7 @@ def test_tasks_of_any_history_end_on_one_connection(bench: Bench, way: str) -> N
     inserting(bench, way)
     inserting(bench, way, "all", name="kept")
     ids: list[int] = [bench.create(name) for name in ("kept", "t") * 3]
-
     carry_out(bench, ids)
-
     assert ids_in(bench, "(SELECT task_id AS id FROM effect) e") == ids
     assert ids_in(bench, "task_completed") == ids[::2]
     assert bench.sql("SELECT max(attempt) FROM task_completed") == 1

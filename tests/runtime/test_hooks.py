@@ -52,13 +52,11 @@ def test_who_does_not_listen_now_is_not_told() -> None:
     hooks, notices, listens = Hooks(), [], [False, True]
     hooks.subscribe(notices.append, while_=lambda: listens[0])
     notice = Notice(NoticeKind.STARTED, 1, "t", "default")
-
     assert not hooks.wanted
     hooks.tell([notice])
     listens.pop(0)
     assert hooks.wanted
     hooks.tell([notice])
-
     assert notices == [notice]
 
 
@@ -121,9 +119,7 @@ def test_a_retry_that_was_cancelled_meanwhile_is_told_as_cancelled(
         raise ValueError
 
     task_id = bench.create()
-
     bench.drain()
-
     assert kinds(told, task_id) == ["received", "started", "cancelled"]
     assert bench.state(task_id) == "CANCELLED"
 
@@ -138,9 +134,7 @@ def test_an_outcome_that_cannot_be_stored_is_told_as_it_was_stored(
     task_id = bench.create()
     bench.sql("ALTER TABLE task_completed ADD CONSTRAINT refuse CHECK (result IS NULL) NOT VALID")
     bench.at_end(lambda: bench.sql("ALTER TABLE task_completed DROP CONSTRAINT refuse"))
-
     bench.drain()
-
     assert kinds(told, task_id) == ["received", "started", "failed"]
     assert bench.state(task_id) == "FAILED"
 
@@ -169,8 +163,7 @@ def test_unstarted_claims_are_told_when_they_are_back(bench: Bench, told: list[N
 def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None:
     bench.succeeding()
     guilty, innocent = ids = [bench.create(), bench.create()]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     Mortal(bench.slots, "dead", [tasks[0].run]).kill()
 
     bench.child(start=False).reap()
@@ -192,9 +185,7 @@ def test_claims_of_a_death_without_a_suspect_are_told_as_rescued(
         claim(connection, [again], claimer(owner="dead"), uuid4())
         claim(connection, [once], claimer(owner="dead", at_most_once=True), uuid4())
     Mortal(bench.slots, "dead").kill()
-
     bench.child(start=False).reap()
-
     assert (kinds(told, again), kinds(told, once)) == (["rescued"], ["failed"])
 
 
@@ -202,9 +193,7 @@ def test_a_lapsed_lease_is_told_with_name_and_state(bench: Bench, told: list[Not
     with bench.engine.begin() as connection:
         again, once = claimed_task(connection), claimed_task(connection, at_most_once=True)
     database = bench.child(start=False).database
-
     Rescuer(bench.settings(), database).run_once(now=datetime.now(UTC) + timedelta(hours=1))
-
     assert (kinds(told, again.task_id), kinds(told, once.task_id)) == (["rescued"], ["failed"])
     notice = last(told, once.task_id)
     assert (notice.name, notice.cause and notice.cause.kind) == ("t", "outcome unknown")
@@ -217,9 +206,7 @@ def test_rows_that_must_not_run_are_told_when_they_are_swept(
     bench.succeeding()
     off = bench.create(enabled=False)
     late = bench.create(expires_at=datetime.now(UTC) + timedelta(milliseconds=1))
-
     bench.drain()
-
     assert (kinds(told, off), kinds(told, late)) == (["skipped"], ["expired"])
 
 
@@ -285,8 +272,6 @@ def test_subscribing_twice_is_once_and_payloads_are_not_in_the_repr() -> None:
     hooks, notices = Hooks(), []
     hooks.subscribe(notices.append)
     hooks.subscribe(notices.append)
-
     hooks.tell([Notice(NoticeKind.STARTED, 1, "t", "default", payload='{"card": "canary"}')])
-
     assert len(notices) == 1
     assert "canary" not in repr(notices[0])

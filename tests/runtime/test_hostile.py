@@ -100,9 +100,7 @@ def test_a_result_that_cannot_be_stored_is_a_failure_named_so(
         return value
 
     task_id = bench.create()
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, bench.runs) == ("FAILED", [1])
     assert f"result cannot be stored: {path}" in (task.error or "")
@@ -115,9 +113,7 @@ def test_a_result_that_can_be_stored_comes_back_as_it_was(bench: Bench, value: A
         return value
 
     task_id = bench.create()
-
     bench.drain()
-
     assert (bench.state(task_id), bench.task(task_id).result) == ("SUCCEEDED", value)
 
 

@@ -102,9 +102,7 @@ def test_writes_come_last_in_their_order(bench: Bench) -> None:
         ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "a"})
 
     bench.create()
-
     bench.drain()
-
     assert bench.sql("SELECT note FROM effect") == "ab%c"
 
 
@@ -118,7 +116,6 @@ def test_what_a_commit_on_the_way_follows_is_written_with_it(bench: Bench) -> No
         raise ValueError
 
     task_id = bench.run_one()
-
     assert (bench.runs, bench.effects(task_id), bench.state(task_id)) == ([1], 1, "FAILED")
 
 
@@ -153,9 +150,7 @@ class TestOneThatFails:
     def test_one_that_drops_what_is_prepared_does(self, bench: Bench, way: str) -> None:
         """The first time its text comes alone, and those that it harms are run again."""
         drop = "DO $$BEGIN EXECUTE 'DEALLOCATE ALL'; END$$"
-
         ids = odd_ones(bench, way, lambda ctx: ctx.write(drop), {2, 5}, 9)
-
         assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
         assert "does not exist" in (bench.task(ids[5]).error or "")
@@ -165,9 +160,7 @@ class TestOneThatFails:
         """It is judged in the thread of the message, whatever its handler is."""
         declare(bench, way, lambda ctx: ctx.write("SELECT 1 / 0"), on_error={DataError: "outage"})
         task_id = bench.create()
-
         carry_out(bench, [task_id], give_back_after=60)
-
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
         assert bench.sql("SELECT outages FROM task_pending") == 1
 
@@ -270,7 +263,6 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
     bench.handler("t")(contexts.append)
     bench.create()
     bench.drain()
-
     with pytest.raises(RuntimeError, match="The run is over"):
         contexts[0].write("SELECT 1")
 
@@ -285,9 +277,7 @@ def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
 )
 def test_nothing_of_a_run_stays_for_the_next(bench: Bench, left: str) -> None:
     known_as_writes(left)
-
     ids = odd_ones(bench, "row", lambda ctx: ctx.write(left), {2}, 6)
-
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert [bench.effects(i) for i in ids] == [1] * 6
     assert (
@@ -328,7 +318,6 @@ FAILING = [
 def test_what_fails_or_is_not_one_statement_that_writes_fails_alone(bench: Bench, way: str) -> None:
     """By its command tag; and no later run meets what it did."""
     run_each(bench, way, [[(query, parameters)] for query, parameters, _ in FAILING])
-
     for (query, _, told), task_id in zip(FAILING, bench.runs[1:], strict=True):
         task = bench.task(task_id)
         assert (task.state, task.crashes, bench.effects(task_id)) == ("FAILED", 0, 0), query
@@ -349,7 +338,6 @@ def test_an_end_of_the_transaction_that_its_text_hides_is_found_out(bench: Bench
     behind = "INSERT INTO effect (task_id, note) VALUES (%s, 'behind')"
     writes = [[(end, None), (behind, (0,)), ("SELECT 1 / 0", None)] for end in [*ENDS, *ENDS]]
     run_each(bench, way, writes)
-
     for end, task_id in zip([*ENDS, *ENDS], bench.runs[1:], strict=True):
         task = bench.task(task_id)
         assert (task.state, task.attempt) == ("FAILED", 1), end[-20:]
@@ -427,7 +415,6 @@ def test_what_a_function_sets_is_heeded_by_the_writes_behind_it(bench: Bench) ->
         )
 
     run_many(bench, 4, give_back_after=60)
-
     notes = bench.sql("SELECT array_agg(DISTINCT note) FROM effect")
     assert notes == [f"{-23 * 3600}\xe9"]
 
@@ -501,9 +488,7 @@ def test_more_statements_than_are_prepared(bench: Bench) -> None:
             ctx.write(f"INSERT INTO effect (task_id, note) VALUES (%s, '{n}')", (ctx.task_id,))
 
     ids = [bench.create(), bench.create()]
-
     bench.drain()
-
     assert [bench.effects(i) for i in ids] == [MOST_NAMES + 20] * 2
 
 
@@ -556,9 +541,7 @@ class TestOneThatIsHostile:
                 ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
 
         ids = [bench.create(biz_key="bad" if n == 0 else None) for n in range(10)]
-
         carry_out(bench, ids, give_back_after=60)
-
         assert bench.states(ids) == ["FAILED"] + ["SUCCEEDED"] * 9
 
     @pytest.mark.parametrize("kind", [dict, list])
@@ -572,7 +555,6 @@ class TestOneThatIsHostile:
             ctx.write(f"INSERT INTO effect (task_id, note) VALUES ({place}, '')", shared)
 
         ids = run_many(bench, 5, give_back_after=60)
-
         assert [bench.effects(i) for i in ids] == [1] * 5
 
     @pytest.mark.parametrize(
@@ -612,9 +594,7 @@ class TestOneThatIsHostile:
         ids = [
             bench.create(biz_key=key) for key in ["/* /* */ */ COMMIT", f"/*{'x' * 150}*/ COMMIT"]
         ]
-
         carry_out(bench, ids, give_back_after=60)
-
         assert bench.states(ids) == ["FAILED", "FAILED"]
         assert [bench.effects(i) for i in ids] == [0, 0]
 
@@ -808,7 +788,6 @@ class TestOneThatWaits:
             ctx.write("SELECT pg_sleep(0.3)")
 
         ids = run_many(bench, 3, give_back_after=60)
-
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1]
         assert bench.runs == [1, 1, 1]
@@ -903,7 +882,6 @@ def test_locks_are_held_until_it_is_committed(bench: Bench) -> None:
         ctx.write("INSERT INTO effect SELECT %s, count(*) FROM task_lock_holder", (ctx.task_id,))
 
     ids = run_many(bench, 3, give_back_after=60)
-
     assert set(bench.states(ids)) == {"SUCCEEDED"}
     assert bench.sql("SELECT string_agg(note, '') FROM effect") == "111"
 

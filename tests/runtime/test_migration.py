@@ -19,7 +19,7 @@ from tasks_app.pool.schema import current, lock_migrations, newest
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.clock import until
-from tests.factory import pending_task
+from tests.factory import do, pending_task
 from tests.releases import BETWEEN, NEXT, next_release
 from tests.servers import Databases
 
@@ -51,8 +51,7 @@ Start = Callable[..., Future]
 def old_database(databases: Databases) -> str:
     """The name of a database to copy, whose schema is that of this code."""
     engine = create_engine(databases.create("of_old"))
-    with engine.begin() as connection:
-        schema.migrate(connection)
+    do(engine, schema.migrate)
     engine.dispose()
     return "of_old"
 
@@ -70,8 +69,7 @@ def behind(
     """A copy of it, for the code of the next release."""
     monkeypatch.setattr(schema, "_migrations", lambda: next_code / "migrations")
     engine = create_engine(
-        databases.create("behind", old_database),
-        connect_args={"options": "-c lock_timeout=10s"},
+        databases.create("behind", old_database), connect_args={"options": "-c lock_timeout=10s"}
     )
     yield engine
     engine.dispose()
@@ -92,13 +90,11 @@ def start(behind: Engine, url: str) -> Iterator[Start]:
 
 
 def create(engine: Engine) -> int:
-    with engine.begin() as connection:
-        return pending_task(connection)
+    return do(engine, pending_task)
 
 
 def version(engine: Engine) -> str | None:
-    with engine.connect() as connection:
-        return current(connection)
+    return do(engine, current)
 
 
 def builds(engine: Engine) -> bool:
@@ -128,7 +124,6 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
         pending_task(producer)
         run = start(heard.append)
         until(lambda: heard.count(IN_USE) >= 2)
-
         ids = [create(behind) for _ in range(3)]
 
         assert not run.done()
@@ -148,9 +143,7 @@ def test_an_index_is_built_while_others_write(
 ) -> None:
     run = start()
     until(lambda: builds(behind))
-
     created = create(behind)
-
     assert created
     assert (version(behind), is_valid(behind), run.done()) == (BETWEEN, False, False)
     report.close()
@@ -185,9 +178,7 @@ def test_a_second_one_waits_without_being_waited_for(
     second = start(heard.append)
     until(lambda: heard)
     assert heard == ["Another migrate is running; this one waits for it."]
-
     report.close()
-
     assert first.result(30) == (OLD, NEXT)
     assert second.result(30) == (NEXT, NEXT)
 
@@ -222,6 +213,5 @@ def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
         pending_task(producer)
         with pytest.raises(SchemaError, match=r"locked a table .* migrate again"):
             migrate(Database(url), patience_s=0)
-
     assert version(behind) == OLD
     assert migrate(Database(url)) == (OLD, NEXT)

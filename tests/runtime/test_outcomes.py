@@ -24,9 +24,7 @@ def test_what_a_handler_returns_is_the_result(bench: Bench) -> None:
         return {"double": payload["n"] * 2}
 
     task_id = bench.create(payload={"n": 21})
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.pool, task.state, task.result) == ("completed", "SUCCEEDED", {"double": 42})
     assert (task.attempt, task.failures) == (1, 0)
@@ -36,9 +34,7 @@ def test_what_a_handler_returns_is_the_result(bench: Bench) -> None:
 def test_retry_waits_as_it_says_and_charges_one_failure(bench: Bench) -> None:
     bench.raising(Retry("later", after="10m"))
     task_id = bench.create()
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 1, 1, 1)
     assert 590 < due_in_s(bench, task_id) <= 600
@@ -48,11 +44,9 @@ def test_retry_waits_as_it_says_and_charges_one_failure(bench: Bench) -> None:
 def test_retry_without_a_wait_takes_the_next_level(bench: Bench) -> None:
     bench.raising(Retry(), retry="1m,1h")
     task_id = bench.create()
-
     bench.drain()
     bench.sql(NOW_DUE)
     bench.drain()
-
     assert bench.task(task_id).retry_level == 2
     assert 3590 < due_in_s(bench, task_id) <= 3600
 
@@ -66,9 +60,7 @@ def test_retry_may_bring_another_payload(bench: Bench) -> None:
         return payload["n"]
 
     task_id = bench.create(payload={"n": 1})
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.result, task.payload, task.failures) == (3, {"n": 3}, 2)
     assert bench.sql("SELECT count(*) FROM effect") == 0
@@ -77,9 +69,7 @@ def test_retry_may_bring_another_payload(bench: Bench) -> None:
 def test_a_payload_to_retry_with_is_checked(bench: Bench) -> None:
     bench.raising(Retry(payload={"n": {1}}))
     task_id = bench.create(payload={"n": 1})
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, task.payload) == ("FAILED", {"n": 1})
     assert "payload.n is of type set" in (task.error or "")
@@ -92,7 +82,6 @@ def test_a_payload_to_retry_with_must_be_read_back_as_it_is_given(bench: Bench) 
 
     task_id = bench.create()
     bench.drain()
-
     assert "payload.note is written in one way" in (bench.task(task_id).error or "")
 
 
@@ -102,18 +91,14 @@ def test_retry_may_go_beyond_the_tasks_limit_for_once(bench: Bench) -> None:
         raise Retry(after=0, max_attempts=3 if ctx.failures < 1 else None)
 
     task_id = bench.create()
-
     bench.drain()
-
     assert (bench.task(task_id).state, bench.task(task_id).failures) == ("FAILED", 2)
 
 
 def test_snooze_waits_and_charges_nothing(bench: Bench) -> None:
     bench.raising(Snooze("5m", "not open yet"))
     task_id = bench.create(max_attempts=1)
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, task.failures, task.attempt) == ("PENDING", 0, 1)
     assert 290 < due_in_s(bench, task_id) <= 300
@@ -132,9 +117,7 @@ def test_fail_cancel_and_skip_end_the_task_at_once(
 ) -> None:
     bench.raising(error)
     task_id = bench.create()
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.pool, task.state) == (pool, state)
     assert str(error) in (task.error or "")
@@ -144,9 +127,7 @@ def test_fail_cancel_and_skip_end_the_task_at_once(
 def test_an_exception_is_tried_again_until_the_attempts_are_used_up(bench: Bench) -> None:
     bench.raising(ValueError("no good"), retry="0s,0s")
     task_id = bench.create()
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, task.failures, task.attempt) == ("FAILED", 3, 3)
     assert task.error == "ValueError: no good"
@@ -164,9 +145,7 @@ def test_a_task_can_succeed_at_its_last_attempt(bench: Bench) -> None:
         return f"attempt {ctx.attempt}"
 
     task_id = bench.create()
-
     bench.drain()
-
     task = bench.task(task_id)
     assert (task.state, task.result, task.failures) == ("SUCCEEDED", "attempt 3", 2)
 
@@ -177,35 +156,27 @@ class TestOnError:
     def test_the_rule_of_the_class_decides(self, bench: Bench) -> None:
         bench.raising(IndexError("gone"), on_error=self.RULES)
         task_id = bench.create()
-
         bench.drain()
-
         assert bench.state(task_id) == "FAILED"
         assert len(bench.runs) == 1
 
     def test_the_nearest_class_wins_over_its_parent(self, bench: Bench) -> None:
         bench.raising(KeyError("gone"), on_error=self.RULES, retry="1h")
         task_id = bench.create()
-
         bench.drain()
-
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 1)
 
     def test_retry_free_waits_without_a_charge(self, bench: Bench) -> None:
         bench.raising(ConnectionRefusedError("away"), on_error=self.RULES, retry="1h")
         task_id = bench.create(max_attempts=1)
-
         bench.drain()
-
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
         assert 3590 < due_in_s(bench, task_id) <= 3600
 
     def test_an_unlisted_class_is_retried(self, bench: Bench) -> None:
         bench.raising(ValueError(), on_error=self.RULES, retry="1h")
         task_id = bench.create()
-
         bench.drain()
-
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 1)
 
 
@@ -213,17 +184,13 @@ class TestTheTasksOwnOptionsWin:
     def test_max_attempts(self, bench: Bench) -> None:
         bench.raising(ValueError(), retry="0s,0s,0s", max_attempts=4)
         task_id = bench.create(max_attempts=2)
-
         bench.drain()
-
         assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 2)
 
     def test_retry(self, bench: Bench) -> None:
         bench.raising(ValueError(), retry="1s")
         task_id = bench.create(retry="2h,3h")
-
         bench.drain()
-
         assert 7190 < due_in_s(bench, task_id) <= 7200
 
     @pytest.mark.timeout(method="thread")
@@ -233,9 +200,7 @@ class TestTheTasksOwnOptionsWin:
             return ctx.remaining
 
         task_id = bench.create(timeout="7m")
-
         bench.drain()
-
         assert 400 < bench.task(task_id).result <= 420
 
     def test_hard_timeout_in_the_slot(self, bench: Bench) -> None:
@@ -245,9 +210,7 @@ class TestTheTasksOwnOptionsWin:
             return view.kill_at - view.since
 
         task_ids = [bench.create(hard_timeout="7m"), bench.create()]
-
         bench.drain()
-
         assert [round(bench.task(i).result) for i in task_ids] == [420, 600]
 
 
@@ -277,9 +240,7 @@ class TestPayload:
             return payload.order_id
 
         task_id = bench.create(payload=Order(order_id=42))
-
         bench.drain()
-
         assert bench.task(task_id).result == 42
 
     def test_what_does_not_fit_the_model_fails_with_its_path_and_is_not_retried(
@@ -290,9 +251,7 @@ class TestPayload:
             bench.runs.append(1)
 
         task_id = bench.create(payload={"order_id": 1, "lines": [1, "two"]})
-
         bench.drain()
-
         task = bench.task(task_id)
         assert (task.state, bench.runs) == ("FAILED", [])
         assert "payload.lines[1]" in (task.error or "")
@@ -329,9 +288,7 @@ class TestPayload:
             "INSERT INTO task_pending (name, payload) SELECT 't', jsonb_build_object('text',"
             " string_agg(md5(n::text), '')) FROM generate_series(1, 8000) n RETURNING id"
         )
-
         bench.drain()
-
         assert bench.task(task_id).result == 8000 * 32
 
     def test_a_row_that_cannot_be_read_hurts_only_itself(self, bench: Bench) -> None:
@@ -360,9 +317,7 @@ class TestPayload:
             return [ctx.task_id, ctx.name, ctx.biz_key, ctx.attempt, ctx.headers, ctx.cancelled]
 
         task_id = bench.create("who.am.i", biz_key="order:42", headers={"trace": "x"})
-
         bench.drain()
-
         assert bench.task(task_id).result == [
             task_id, "who.am.i", "order:42", 1, {"trace": "x"}, False,
         ]  # fmt: skip
@@ -374,9 +329,7 @@ class TestPayload:
             raise ValueError
 
         task_id = bench.create()
-
         bench.drain()
-
         assert bench.runs == [bench.task(task_id).idempotency_key] * 3
 
 
@@ -388,9 +341,7 @@ class TestAtMostOnce:
             return ctx.attempt
 
         ids = [bench.create() for _ in range(3)]
-
         bench.execute(ids)
-
         p, r, s = "PENDING", "RUNNING", "SUCCEEDED"
         assert bench.runs == [[r, p, p], [s, r, p], [s, s, r]]
 
@@ -405,22 +356,17 @@ class TestAtMostOnce:
                 named.append([run.task_id for v in bench.slots.occupied() for run in v.running])
 
         child.execute([task_id])
-
         assert bench.state(task_id) == "SUCCEEDED"
         assert named[:1] == [[task_id]]
 
     def test_an_exception_sends_it_to_the_error_pool(self, bench: Bench) -> None:
         bench.raising(ValueError("half done"), at_most_once=True)
         task_id = bench.create()
-
         bench.drain()
-
         assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 1)
 
     def test_a_rule_may_still_say_that_an_exception_is_harmless(self, bench: Bench) -> None:
         bench.raising(ValueError(), at_most_once=True, on_error={ValueError: "retry"}, retry="1h")
         task_id = bench.create()
-
         bench.drain()
-
         assert bench.state(task_id) == "PENDING"

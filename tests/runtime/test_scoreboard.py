@@ -45,9 +45,7 @@ def test_a_record_can_be_read_by_whoever_maps_the_file(slots: Scoreboard) -> Non
     slot = slots.take("me")
     slot.message(in_hand=True)
     slot.start(Run(42, 3), 60)
-
     (view,) = Scoreboard(slots.path).occupied()
-
     assert (view.owner, view.messages, view.running) == ("me", 1, (Run(42, 3),))
     assert view.kill_at - view.since == pytest.approx(60)
     assert not view.dead
@@ -76,24 +74,18 @@ def test_each_thread_has_a_message_of_its_own_in_hand(slots: Scoreboard) -> None
     other.start()
     other.join()
     (both,) = slots.occupied()
-
     slot.message(in_hand=False)
-
     (one,) = slots.occupied()
     assert (both.messages, one.messages) == (2, 1)
 
 
-def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(
-    slots: Scoreboard,
-) -> None:
+def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(slots: Scoreboard) -> None:
     first, second = slots.take("first"), slots.take("second")
     second.start(Run(9, 9), 60)
     for number in range(MOST_RUNS + 2):
         first.start(Run(number + 1, 1), 60)
     first.finish(Run(MOST_RUNS + 2, 1))
-
     one, other = slots.occupied()
-
     assert one.running == tuple(Run(number + 1, 1) for number in range(MOST_RUNS))
     assert (one.unlisted, other.unlisted) == (1, 0)
     assert other.running == (Run(9, 9),)
@@ -105,9 +97,7 @@ def test_a_place_in_the_list_is_used_again(slots: Scoreboard) -> None:
         slot.start(Run(number, 1), 60)
     slot.finish(Run(1, 1))
     slot.finish(Run(2, 1))
-
     slot.start(Run(4, 1), 30)
-
     (view,) = slots.occupied()
     assert view.running == (Run(4, 1), Run(3, 1))
     assert slot._places_used == 3
@@ -118,26 +108,21 @@ def test_who_takes_a_record_over_finds_no_runs_in_it(slots: Scoreboard) -> None:
     dead.start(Run(1, 1), 60)
     (view,) = slots.occupied()
     slots.free(view)
-
     slots.take("next")
-
     (view,) = slots.occupied()
     assert (view.owner, view.running, view.since, view.kill_at) == ("next", (), 0.0, 0.0)
 
 
 def test_the_file_takes_no_room_for_lists_that_nobody_wrote(slots: Scoreboard) -> None:
     slots.take("me").start(Run(1, 1), 60)
-
     assert slots.path.stat().st_blocks * 512 < 1024 * 1024
 
 
 def test_a_slot_that_was_left_is_not_written_again(slots: Scoreboard) -> None:
     slot = slots.take("me")
     slot.free()
-
     slot.beat()
     slot.finish(Run(1, 1))
-
     assert slots.occupied() == []
     slots.take("you")
     slot.free()
@@ -150,7 +135,6 @@ def test_the_stage_only_rises_and_everybody_sees_it(slots: Scoreboard) -> None:
     for step in (slots.drain, slots.leave, slots.drain):
         step()
         seen.append(other.stage)
-
     assert seen == [Stage.RUNS, Stage.DRAINS, Stage.LEAVES, Stage.LEAVES]
 
 
@@ -158,9 +142,7 @@ def test_a_slot_that_was_left_is_given_out_again(slots: Scoreboard) -> None:
     first = slots.take("first")
     second = slots.take("second")
     first.free()
-
     slots.take("third")
-
     assert [view.owner for view in slots.occupied()] == ["third", "second"]
     second.free()
 
@@ -168,7 +150,6 @@ def test_a_slot_that_was_left_is_given_out_again(slots: Scoreboard) -> None:
 def test_there_are_only_so_many(slots: Scoreboard) -> None:
     for number in range(SLOTS):
         slots.take(f"owner {number}")
-
     with pytest.raises(RuntimeError, match="Run more workers"):
         slots.take("one too many")
 
@@ -180,9 +161,7 @@ def test_a_killed_process_is_dead_even_before_its_parent_reaped_it(
     process = stranger("other", 42)
     (alive,) = slots.occupied()
     assert not alive.dead
-
     process.kill(reap=False)
-
     (view,) = slots.occupied()
     assert view.running == (Run(42, 1),)
     until(lambda: view.dead)
@@ -193,7 +172,6 @@ def test_a_killed_process_is_dead_even_before_its_parent_reaped_it(
 def test_a_pid_that_was_given_out_anew_is_not_the_child(slots: Scoreboard) -> None:
     slots.take("me")
     (view,) = slots.occupied()
-
     assert not view.dead
     assert replace(view, born=view.born - 60).dead
 
@@ -206,7 +184,6 @@ def test_a_clock_that_is_set_kills_nobody(
     (view,) = slots.occupied()
     booted = psutil.boot_time()
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + 5)
-
     assert not view.dead
 
 
@@ -220,7 +197,6 @@ def test_who_buries_second_does_not_wipe_the_next_owner(
     (seen,) = slots.occupied()
     assert slots.free(seen)
     slots.take("next")
-
     assert not slots.free(seen)
     assert [view.owner for view in slots.occupied()] == ["next"]
 
@@ -232,9 +208,7 @@ def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
     overdue = stranger("overdue", 42)  # with a limit of 0 s
     stranger("idle")
     slots.take("myself").start(Run(1, 1), 0.0)
-
     killed = kill_overdue(slots)
-
     assert killed == [overdue.pid]
     assert overdue.reap() == signal.SIGKILL
     assert not slots.read(1).dead
@@ -245,9 +219,7 @@ def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
     slots: Scoreboard, stranger: Stranger
 ) -> None:
     silent = stranger("silent")
-
     killed = kill_overdue(slots, silent_s=0.0)
-
     assert killed == [silent.pid]
     assert silent.reap() == signal.SIGKILL
 
@@ -256,7 +228,6 @@ def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
 def test_the_watch_does_not_signal_the_dead(slots: Scoreboard, stranger: Stranger) -> None:
     process = stranger("gone", 42)
     process.kill()
-
     assert kill_overdue(slots) == []
 
 
@@ -266,10 +237,8 @@ def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_n
 ) -> None:
     process = stranger("silent")
     patient = silent_housekeeper(slots)
-
     named = silent_housekeeper(slots, silent_s=0.0)
     process.kill()
-
     assert (patient, silent_housekeeper(slots, silent_s=0.0)) == ("", "")
     assert named == f"the housekeeper of child {process.pid} is silent for 0 s"
 
@@ -277,9 +246,7 @@ def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_n
 @pytest.mark.test_all
 def test_who_does_not_let_go_is_killed(slots: Scoreboard, stranger: Stranger) -> None:
     holdout, idle = stranger("holdout", 1), stranger("idle")
-
     assert kill_holdouts(slots) == [holdout.pid]
-
     assert holdout.reap() == signal.SIGKILL
     assert psutil.pid_exists(idle.pid)
 
@@ -288,9 +255,7 @@ def test_a_run_that_follows_another_stands_in_its_place(slots: Scoreboard) -> No
     slot = slots.take("me")
     slot.start(Run(1, 1), 60)
     slot.start(Run(2, 1), 60)
-
     slot.follow(Run(1, 1), Run(3, 2), 100.0, 107.0)
-
     (view,) = slots.occupied()
     assert view.running == (Run(3, 2), Run(2, 1))
     assert (view.since, view.kill_at) == (100.0, 107.0)
@@ -301,12 +266,10 @@ def test_a_run_can_follow_one_that_the_list_had_no_room_for(slots: Scoreboard) -
     listed = tuple(Run(task_id, 1) for task_id in range(10, 10 + MOST_RUNS))
     for run in (*listed, Run(2, 1)):
         slot.start(run, 60)
-
     slot.follow(Run(2, 1), Run(3, 1), 0.0, 60.0)
     (view,) = slots.occupied()
     slot.finish(Run(3, 1))
     (after,) = slots.occupied()
-
     assert (view.running, view.unlisted) == (listed, 1)
     assert (after.running, after.unlisted) == (listed, 0)
 
@@ -316,6 +279,5 @@ def test_without_a_folder_to_write_to_a_sentence_says_so(monkeypatch: pytest.Mon
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
     monkeypatch.setattr(tempfile, "gettempdir", read_only)
-
     with pytest.raises(ConfigurationError, match="set TMPDIR to a folder that this user may write"):
         new_slot_path()

@@ -22,7 +22,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
 from tasks_app.runtime.migration import reindex
 from tasks_app.runtime.transfer import Imported, MoveEnded, cancel_moved, export_tasks, import_tasks
-from tests.factory import claimed_task
+from tests.factory import claimed_task, do
 from tests.servers import Databases
 from tests.statements import once_after
 
@@ -123,10 +123,8 @@ def test_a_task_takes_all_along_that_its_producer_said(
         connection.execute(
             text("UPDATE task_pending SET attempt = 3, failures = 2, crashes = 1, retry_level = 2")
         )
-
     export_tasks(engine, file, name="bank.pay")
     brought(there, file)
-
     assert rows(there, *TAKEN_ALONG) == rows(engine, *TAKEN_ALONG)
     assert rows(there, "due_at", "scan_at") == [(LATER, LATER)]
 
@@ -138,21 +136,16 @@ def test_an_encrypted_payload_goes_along_as_it_is_stored(
     made(engine, 1)
     with engine.begin() as connection:
         connection.execute(text("UPDATE task_pending SET payload = :p"), {"p": json.dumps(stored)})
-
     export_tasks(engine, file, name="t")
     brought(there, file)
-
     assert rows(there, "payload") == [(stored,)]
 
 
 def test_a_held_task_takes_its_own_date_along(engine: Engine, there: Engine, file: Path) -> None:
     (task_id,) = made(engine, 1, run_at=LATER)
-    with engine.begin() as connection:
-        hold_task(connection, task_id)
-
+    do(engine, hold_task, task_id)
     export_tasks(engine, file, held=True)
     brought(there, file)
-
     assert rows(there, "due_at", "held_due_at") == [(LATER, None)]
 
 
@@ -160,7 +153,6 @@ def test_only_its_owner_reads_the_file_and_none_is_written_over(engine: Engine, 
     made(engine, 1)
     file.with_name("tasks.jsonl.part").write_text("of one that was killed")
     export_tasks(engine, file, name="t")
-
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["tasks.jsonl"]
     with pytest.raises(InvalidSelectionError, match="exists already"):
@@ -176,10 +168,8 @@ def test_what_runs_is_over_or_counts_in_a_group_stays(
         connection.execute(
             text("UPDATE task_pending SET batch_id = 5 WHERE id = :id"), {"id": member}
         )
-
     done = export_tasks(engine, file, queue="default")
     brought(there, file)
-
     assert (done.tasks, done.members) == (1, [member])
     assert json.loads(file.read_text())["id"] == waits
 
@@ -218,7 +208,6 @@ def test_a_taken_unique_key_leaves_it_out_until_it_is_free(
     (task_id,) = made(engine, 1, unique_key="a")
     made(there, 1, unique_key="a")
     export_tasks(engine, file, name="t")
-
     assert brought(there, file) == Imported(0, [task_id])
     with there.begin() as connection:
         connection.execute(text("DELETE FROM task_pending"))
@@ -257,7 +246,6 @@ def test_a_receipt_cancels_nothing_in_another_database(
     brought(there, file)
     with engine.begin() as connection:
         connection.execute(text("UPDATE task_pending SET idempotency_key = gen_random_uuid()"))
-
     assert cancel_moved(engine, receipt(file)) == MoveEnded(0, ids)
 
 
@@ -281,10 +269,8 @@ def test_both_databases_may_give_a_task_one_id(engine: Engine, there: Engine, fi
 def test_tasks_are_not_imported_where_they_wait(engine: Engine, file: Path) -> None:
     made(engine, 2)
     export_tasks(engine, file, name="t")
-
     with pytest.raises(InvalidSelectionError, match="was exported from here"):
         brought(engine, file)
-
     assert len(rows(engine, "id")) == 2
 
 
@@ -307,10 +293,8 @@ def test_a_bad_line_is_named_and_nothing_is_imported(
     export_tasks(engine, file, name="t")
     first, second = map(json.loads, file.read_text().splitlines())
     file.write_text(f"{json.dumps(first)}\n{json.dumps(second | change)}\n")
-
     with pytest.raises(InvalidSelectionError) as told:
         brought(there, file)
-
     assert says in str(told.value)
     assert rows(there, "id") == []
 
@@ -321,7 +305,6 @@ NESTED, ENDLESS = "[" * 100_000, '{"tasks_app": 1, "options": {}, "id": 1e999}'
 @pytest.mark.parametrize("words", ["", "no JSON", '{"id": 1}', "[]", NESTED, ENDLESS])
 def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str) -> None:
     file.write_text(words + "\n")
-
     with pytest.raises(InvalidSelectionError, match="Line 1 is not a task"):
         brought(there, file)
     with pytest.raises(InvalidSelectionError, match="isn't a receipt"):
@@ -359,10 +342,8 @@ def test_numbers_and_instants_that_no_database_holds_are_refused_before_the_firs
     export_tasks(engine, file, name="t")
     line = json.loads(file.read_text())
     file.write_text(json.dumps({**line, **changed}) + "\n")
-
     with pytest.raises(InvalidSelectionError, match="Line 1 is not a task"):
         brought(there, file)
-
     assert rows(there, "id") == []
 
 
@@ -401,8 +382,7 @@ def size_of(engine: Engine, name: str = INDEX) -> RelationSize:
 
 
 def halves(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        return invalid_indexes(connection)
+    return do(engine, invalid_indexes)
 
 
 def valid(engine: Engine) -> bool:
@@ -420,9 +400,7 @@ def valid(engine: Engine) -> bool:
 def test_what_an_index_wastes_is_estimated(engine: Engine, database: Database) -> None:
     before = size_of(engine)
     assert before.wasted > 0.8 * before.bytes
-
     reindex(database, [INDEX])
-
     after = size_of(engine)
     assert after.bytes < before.bytes / 5
     assert after.wasted <= 0.5 * after.bytes
@@ -434,9 +412,7 @@ def test_a_fresh_index_is_not_called_bloated(engine: Engine, database: Database)
         for statement in (FILL, "VACUUM ANALYZE task_attempt"):
             connection.exec_driver_sql(statement)
     reindex(database, [INDEX])
-
     found = size_of(engine)
-
     assert found.wasted < 0.3 * found.bytes
 
 
@@ -461,7 +437,6 @@ def test_others_write_meanwhile(engine: Engine, database: Database) -> None:
             connection.exec_driver_sql(FILL)
 
     result = reindex(database, [INDEX, INDEX], write)
-
     assert [name for name, *_ in result.done] == [INDEX]
     assert said == [f"{INDEX}: {result.done[0][1]:,} bytes became {result.done[0][2]:,}"]
     assert valid(engine)
@@ -476,7 +451,6 @@ def test_an_open_transaction_leaves_the_old_index_and_nothing_half_done(
         other.exec_driver_sql("UPDATE task_attempt SET attempt = 2 WHERE task_id = 20")
         result = reindex(database, [INDEX], patience_s=0.3)
         other.rollback()
-
     assert (result.in_use, result.done) == ([INDEX], [])
     assert valid(engine)
     reindex(database, [INDEX])

@@ -29,8 +29,7 @@ def scheduled(bench: Bench, name: str = "s", *, now: datetime = NOON, **when: An
     options = {word: when.pop(word) for word in ("unique_key", "queue") if word in when}
     when = when if {"cron", "at", "every"} & when.keys() else {"every": 60, **when}
     row = validate_task(NewTask("t", {"of": name}, options), None, 65536)  # type: ignore[typeddict-item]
-    with bench.engine.begin() as connection:
-        made = scheduling.add(connection, name, plan_of(row, when), now=now)  # type: ignore[arg-type]
+    made = bench.do(scheduling.add, name, plan_of(row, when), now=now)
     assert made is not None
     return made
 
@@ -44,8 +43,7 @@ def scheduler(bench: Bench) -> Scheduler:
 
 def standing(bench: Bench, name: str = "s") -> Schedule:
     """Read a schedule."""
-    with bench.engine.begin() as connection:
-        found = scheduling.get(connection, name)
+    found = bench.do(scheduling.get, name)
     assert found is not None
     return found
 

@@ -28,7 +28,7 @@ from tasks_app.runtime.alerts import rules
 from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
-from tests.factory import claimed_task, pending_task
+from tests.factory import claimed_task, do, pending_task
 from tests.pool.test_statistics import KEPT, part, put
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
@@ -44,11 +44,7 @@ class Post:
         self.logins: list[tuple[bytes, bytes]] = []
         self.answer = "250 OK"
         self._controller = Controller(
-            self,
-            hostname="127.0.0.1",
-            port=port,
-            authenticator=self._login,
-            auth_require_tls=False,
+            self, hostname="127.0.0.1", port=port, authenticator=self._login, auth_require_tls=False
         )
         self.port = port
 
@@ -82,7 +78,6 @@ def post(free_port: int) -> Iterator[Post]:
 
 def test_a_mail_says_what_and_what_to_do(post: Post) -> None:
     assert to_mail(read_mail(post.url("bob:s3cret%21@")))(MESSAGE)
-
     assert post.logins == [(b"bob", b"s3cret!")]
     assert post.to == [["ops@example.org", "boss@example.org"]]
     (mail,) = post.got
@@ -94,17 +89,14 @@ def test_a_mail_says_what_and_what_to_do(post: Post) -> None:
 def test_beginning_and_end_are_mailed_once(engine: Engine, post: Post) -> None:
     configured = channels(Settings(alert_mail=post.url()))
     for found in ([Alert("scan", "nobody", "Start beat.")], [], []):
-        with engine.begin() as connection:
-            record(connection, found, [])
+        do(engine, record, found, [])
         deliver(engine, configured)
-
     subjects = [mail["Subject"] for mail in post.got]
     assert subjects == ["[tasks_app] firing: scan", "[tasks_app] resolved: scan"]
 
 
 def test_a_key_with_a_line_break_is_no_header(post: Post) -> None:
     send = to_mail(read_mail(post.url()))
-
     assert send({**MESSAGE, "key": "rule:x\r\nBcc: evil@example.org"})
     assert r"rule:x\r\nBcc: evil" in post.got[0]["Subject"]
     assert post.got[0]["Bcc"] is None
@@ -112,7 +104,6 @@ def test_a_key_with_a_line_break_is_no_header(post: Post) -> None:
 
 def test_a_wrong_password_is_not_logged(post: Post, caplog: pytest.LogCaptureFixture) -> None:
     assert not to_mail(read_mail(post.url("bob:wr0ng@")))(MESSAGE)
-
     assert f"not taken by smtp://127.0.0.1:{post.port}: SMTPAuthenticationError" in caplog.text
     assert "wr0ng" not in caplog.text
     assert "bob" not in caplog.text
@@ -123,13 +114,11 @@ def test_a_server_that_takes_none_now_is_asked_again(post: Post) -> None:
     post.answer = "451 later"
     assert not send(MESSAGE)
     post.answer = "250 OK"
-
     assert send(MESSAGE)
 
 
 def test_a_server_that_is_away(free_port: int, caplog: pytest.LogCaptureFixture) -> None:
     url = f"smtp://127.0.0.1:{free_port}{ADDRESSES}"
-
     assert not to_mail(read_mail(url))(MESSAGE)
     assert "ConnectionRefusedError" in caplog.text
 
@@ -139,7 +128,6 @@ def test_no_password_without_tls_to_another_machine(
 ) -> None:
     monkeypatch.setattr("tasks_app.runtime.alerts.channels.is_local", lambda _host: False)
     server: MailServer = read_mail(post.url("bob:s3cret%21@"))
-
     assert not to_mail(server)(MESSAGE)
     assert post.logins == []
     assert "SMTPNotSupportedError" in caplog.text
@@ -198,7 +186,6 @@ def test_a_worker_that_stands_in_is_told_if_it_lasts(connection: Connection, fin
     assert find(rules.beat) == {}
     sql(connection, "DELETE FROM task_lease")
     scanned(connection, timedelta(0), Rank.STANDBY)
-
     (alert,) = rules.beat(connection, Settings())
     assert (alert.key, alert.settle) == ("beat", rules.STANDS_IN)
 
@@ -219,12 +206,8 @@ def test_no_worker_is_alive(connection: Connection, find: Find) -> None:
     a_worker(connection)
     assert find(rules.workers) == {}
     silent(connection, "n")
-
     (stopped,) = rules.workers(connection, Settings())
-    assert (stopped.fact, stopped.settle) == (
-        "no worker is alive; n fell silent",
-        timedelta(0),
-    )
+    assert (stopped.fact, stopped.settle) == ("no worker is alive; n fell silent", timedelta(0))
 
 
 def test_one_of_two_workers_falls_silent(connection: Connection, find: Find) -> None:
@@ -232,7 +215,6 @@ def test_one_of_two_workers_falls_silent(connection: Connection, find: Find) -> 
     a_worker(connection, "b")
     assert find(rules.silent) == {}
     silent(connection, "a")
-
     assert find(rules.silent) == {
         "silent:a": "a sent its last heartbeat 40 s ago, and did not stop in order"
     }
@@ -260,7 +242,6 @@ def test_a_task_waits_while_a_worker_is_idle(connection: Connection, find: Find)
     due_since(connection)
     assert find(rules.due) == {}
     a_worker(connection)
-
     assert find(rules.due) == {
         "due:default": "t in default has waited for 5 min, and a worker is idle"
     }
@@ -288,7 +269,6 @@ def test_many_lose_their_process(connection: Connection, find: Find) -> None:
     at = database_now(connection)
     put(connection, "s", part(at, 3, outcome=CountedOutcome.RESCUED), part(at, 9))
     put(connection, "o", part(at - timedelta(minutes=12), 9, outcome=CountedOutcome.RESCUED))
-
     assert find(rules.rescues, alert_rescues=4) == {}
     assert list(find(rules.rescues, alert_rescues=3)) == ["rescues"]
 
@@ -300,7 +280,6 @@ def test_each_schedule_has_an_alert(connection: Connection, find: Find) -> None:
     sql(connection, f"UPDATE task_schedule SET {late} WHERE name IN ('missed', 'off')")
     sql(connection, "UPDATE task_schedule SET enabled = false WHERE name = 'off'")
     sql(connection, "UPDATE task_schedule SET remark = 'no' WHERE name = 'broken'")
-
     assert find(rules.schedule) == {
         "schedule:broken": "broken is broken",
         "schedule:missed": "missed should have fired 2 min ago",
@@ -362,7 +341,6 @@ def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
             with engine.begin() as connection:
                 connection.execute(text("SELECT pg_current_xact_id()"))
         held = {alert.key for alert in check_rules(engine, given)[0]}
-
     assert "snapshot" in held
 
 
@@ -374,7 +352,6 @@ def test_a_rule_that_may_not_read_is_named(engine: Engine, database_url: str) ->
     finally:
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
-
     assert unread == {"schedule"}
     assert "workers" in {alert.key for alert in found}
 
@@ -443,7 +420,6 @@ def test_silence_counts_whole_hours(
     before = database_now(connection) - timedelta(days=3)
     put(connection, "old", part(before, 1))
     roll_up(connection, None, KEPT, now=before + timedelta(minutes=5))
-
     assert find_of_user_rules("silence name=t > 4d") == {}
     assert list(find_of_user_rules("silence name=t > 50h")) == ["rule:silence name=t"]
 

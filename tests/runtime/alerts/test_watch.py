@@ -14,6 +14,7 @@ from tasks_app.runtime.alerts.channels import to_log, to_webhook
 from tasks_app.runtime.alerts.watcher import deliver, record
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
+from tests.factory import do
 from tests.runtime.alerts.hook import Hook
 
 DEAD = Alert("scan", "the last one was 5 min ago", "Start beat.")
@@ -22,8 +23,7 @@ WAIT = text("SELECT extract(epoch FROM sending_until - statement_timestamp()) FR
 
 
 def tell(engine: Engine, *found: Alert) -> None:
-    with engine.begin() as connection:
-        record(connection, found, [])
+    do(engine, record, found, [])
 
 
 def post(engine: Engine, hook: Hook) -> int:
@@ -55,21 +55,17 @@ def test_of_two_watchers_one_sends(engine: Engine, hook: Hook) -> None:
 
 def test_what_a_dead_sender_left_is_sent_again(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        alerts.take_notice(connection, timedelta(0))
-
+    do(engine, alerts.take_notice, timedelta(0))
     assert post(engine, hook) == 1
     assert hook.said == [("firing", "scan")]
 
 
 def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        alerts.take_notice(connection)
+    do(engine, alerts.take_notice)
     tell(engine)
     assert post(engine, hook) == 0  # it may be at work
     again(engine)
-
     assert post(engine, hook) == 1
     assert post(engine, hook) == 0
     assert hook.said == [("resolved", "scan")]
@@ -77,13 +73,10 @@ def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook
 
 def test_a_sender_that_is_slow_lets_the_end_wait(engine: Engine, hook: Hook) -> None:
     tell(engine, DEAD)
-    with engine.begin() as connection:
-        notice = alerts.take_notice(connection)
+    notice = do(engine, alerts.take_notice)
     tell(engine)
     assert notice is not None
-    with engine.begin() as connection:
-        alerts.mark_sent(connection, notice, ["log", "webhook"], whole=True)
-
+    do(engine, alerts.mark_sent, notice, ["log", "webhook"], whole=True)
     assert post(engine, hook) == 1
     assert hook.said == [("resolved", "scan")]
 
@@ -92,7 +85,6 @@ def test_it_is_told_that_it_is_over(engine: Engine, hook: Hook) -> None:
     for found in ([DEAD], [DEAD], [], []):
         tell(engine, *found)
         post(engine, hook)
-
     assert hook.said == [("firing", "scan"), ("resolved", "scan")]
 
 
@@ -100,7 +92,6 @@ def test_what_does_not_last_is_not_told(engine: Engine, hook: Hook) -> None:
     tell(engine, Alert("workers", "none", "Start one.", timedelta(hours=1)))
     assert post(engine, hook) == 0
     tell(engine)
-
     assert post(engine, hook) == 0
     assert hook.said == []
 
@@ -108,7 +99,6 @@ def test_what_does_not_last_is_not_told(engine: Engine, hook: Hook) -> None:
 def test_what_lasts_is_told(engine: Engine, hook: Hook) -> None:
     tell(engine, Alert("workers", "none", "Start one.", timedelta(hours=1)))
     again(engine)
-
     assert post(engine, hook) == 1
 
 
@@ -116,7 +106,6 @@ def test_what_could_not_be_looked_at_is_not_over(engine: Engine) -> None:
     tell(engine, DEAD)
     with engine.begin() as connection:
         record(connection, [], ["scan"])
-
         assert alerts.open_keys(connection) == {"scan"}
 
 
@@ -125,7 +114,6 @@ def test_a_refusal_is_logged_without_the_secret(
 ) -> None:
     hook.status = 500
     tell(engine, DEAD)
-
     assert post(engine, hook) == 0
     assert f"http://127.0.0.1:{hook.server_port}: HTTPError 500" in caplog.text
     assert "token" not in caplog.text
@@ -140,7 +128,6 @@ def test_each_refusal_doubles_the_wait(engine: Engine, hook: Hook) -> None:
         with engine.begin() as connection:
             waits.append(round(float(connection.execute(WAIT).scalar_one()), -1))
         again(engine)
-
     assert waits == [10, 20, 40, 80, 160, 320, 600, 600, 600]
 
 
@@ -192,7 +179,6 @@ def test_a_channel_that_refuses_is_asked_once_a_time(engine: Engine, hook: Hook)
     hook.status = 500
     tell(engine, *(Alert(key, "f", "a") for key in "abc"))
     deliver(engine, {"webhook": to_webhook(hook.url), "mail": mail})
-
     assert (mailed, len(hook.got)) == (["a", "b", "c"], 1)
 
 

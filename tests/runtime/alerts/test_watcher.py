@@ -47,7 +47,6 @@ def test_the_second_one_finds_that_somebody_looked(database: Database, hook: Hoo
     first.watch_once()
     done = looked(database)
     second.watch_once()
-
     assert looked(database) == done is not None
 
 
@@ -113,7 +112,6 @@ def test_many_new_errors_at_once_are_one_message_more(database: Database, hook: 
         for number in range(8):
             _fail(connection, claimed_task(connection), Cause(f"Error{number}", "m"))
     a_watcher(database, hook, Settings()).watch_once()
-
     news = [each for each in hook.got if each["key"].startswith("new-error:")]
     assert len(news) == 6
     assert news[-1]["fact"] == "3 more new errors were seen at once"
@@ -136,7 +134,6 @@ def test_a_leader_watches_without_being_told_to(
 def test_without_a_channel_nobody_watches(database: Database, database_url: str) -> None:
     duties = Duties(Settings(database_url=database_url), database, "l")
     duties.check()
-
     assert threads() == []
 
 
@@ -183,6 +180,5 @@ def test_a_rule_that_cannot_be_read_is_said_once(
 
 def test_a_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     to_log({"status": "firing", "key": "silent:a\nalert firing: b", "fact": "x\x1b[2J"})
-
     assert "\n" not in caplog.records[-1].getMessage()
     assert "\x1b" not in caplog.records[-1].getMessage()

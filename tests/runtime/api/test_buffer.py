@@ -66,14 +66,12 @@ class TestWhenItWrites:
             fill(buffer, range(2))
             assert written(bench) == []
             fill(buffer, range(2, 4))
-
             until(lambda: written(bench) == [0, 1, 2])
             until(lambda: buffer.counts().waiting == 1)  # it counts behind its commit
 
     def test_when_the_first_has_waited_long_enough(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, every="10ms") as buffer:
             fill(buffer, range(2))
-
             until(lambda: written(bench) == [0, 1])
             fill(buffer, range(2, 3))
             until(lambda: written(bench) == [0, 1, 2])
@@ -81,7 +79,6 @@ class TestWhenItWrites:
     def test_when_it_is_closed(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, size=3, every=LONG) as buffer:
             fill(buffer, range(8))
-
         assert written(bench) == list(range(8))
         assert buffer.close()
         counts = buffer.counts()
@@ -90,7 +87,6 @@ class TestWhenItWrites:
     def test_when_it_is_asked(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, size=3, every=LONG) as buffer:
             fill(buffer, range(4))
-
             assert buffer.flush()
             assert written(bench) == [0, 1, 2, 3]
             assert buffer.flush()
@@ -98,7 +94,6 @@ class TestWhenItWrites:
     def test_with_a_url_it_makes_its_own_connection(self, bench: Bench) -> None:
         with TaskBuffer(bench.url) as buffer:
             fill(buffer, range(1))
-
         assert written(bench) == [0]
 
     @pytest.mark.test_all
@@ -111,13 +106,11 @@ class TestWhenItWrites:
                 thread.start()
             for thread in threads:
                 thread.join()
-
         assert sorted(written(bench)) == list(range(800))
 
     @pytest.mark.test_all
     def test_at_the_end_of_the_program(self, bench: Bench) -> None:
         done = run(bench, "fill(range(5))")
-
         assert done.stderr == b""
         assert written(bench) == list(range(5))
 
@@ -129,7 +122,6 @@ class TestWhatItTakes:
                 buffer.create_task("t", {"x": float("nan")})
             with pytest.raises(InvalidTaskError, match=r"options\.eta is unknown"):
                 buffer.create_task("t", eta=5)
-
         assert buffer.counts().written == 0
 
     def test_the_payload_as_it_is_now(self, bench: Bench) -> None:
@@ -137,13 +129,11 @@ class TestWhatItTakes:
         with TaskBuffer(bench.engine, every=LONG) as buffer:
             buffer.create_task("t", payload, queue="q", biz_key="b")
             payload["n"] = 2
-
         assert written(bench) == [1]
 
     def test_of_equal_unique_keys_the_first_and_it_cannot_say_which(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, every=LONG) as buffer:
             said = [buffer.create_task("t", {"n": n}, unique_key="k") for n in range(3)]
-
         assert said == [None] * 3
         assert written(bench) == [0]
 
@@ -157,13 +147,11 @@ class TestWhatItTakes:
             proxy.refusing = False
             until(lambda: buffer.counts().waiting == 0)
             fill(buffer, range(4, 5))
-
         assert written(bench) == [0, 1, 2, 4]
 
     def test_a_full_buffer_makes_the_producer_wait(self, bench: Bench) -> None:
         with TaskBuffer(bench.engine, size=2, capacity=2, every=LONG, block="20s") as buffer:
             fill(buffer, range(20))
-
         assert written(bench) == list(range(20))
 
     def test_nothing_after_its_end(self, bench: Bench) -> None:
@@ -181,7 +169,6 @@ class TestWhatItTakes:
     def test_hints_go_out_after_its_commit(self, bench: Bench, ear: Ear) -> None:
         with TaskBuffer(bench.engine) as buffer:
             fill(buffer, range(3))
-
         assert len(told(ear)) == 3
 
 
@@ -212,7 +199,6 @@ class TestOutages:
         with TaskBuffer(far, every="1ms") as buffer:
             fill(buffer, range(3))
             until(lambda: buffer.counts().written == 3)
-
         assert proxy.lost == 1
         assert sorted(written(bench)) == [0, 1, 2]
 
@@ -226,7 +212,6 @@ class TestOutages:
         event.listen(Session, "after_commit", fail)
         with TaskBuffer(bench.engine, every="1ms") as buffer:
             fill(buffer, range(3))
-
         assert written(bench) == [0, 1, 2]
         assert buffer.counts().written == 3
 
@@ -278,7 +263,6 @@ class TestOutages:
             TaskBuffer(bench.engine, every=LONG) as buffer,
         ):
             fill(buffer, range(7))
-
         assert written(bench) == [0, 1, 2, 4, 5, 6]
         assert (buffer.counts().written, buffer.counts().lost) == (6, 1)
         assert "1 tasks of a buffer were lost (IntegrityError)" in caplog.text
@@ -292,7 +276,6 @@ class TestOutages:
             with once_after(engine, "nextval", sys.exit):
                 assert not buffer.flush()
             fill(buffer, range(2, 3))
-
         assert (buffer.counts().lost, written(bench)) == (2, [2])
         assert "lost (SystemExit)" in caplog.text
 
@@ -334,7 +317,6 @@ class TestProcesses:
             "fill(range(20)); buffer.flush(); fill(range(20, 25)); os.kill(os.getpid(), 9)",
             -signal.SIGKILL,
         )
-
         assert written(bench) == list(range(20))
 
     @pytest.mark.test_all
@@ -405,5 +387,4 @@ with buffer._queue.changed:     # somebody is in there
 fill(range(3))
 """
         run(bench, code)
-
         assert sorted(written(bench)) == [0, 1, 2, 100, 101, 102]

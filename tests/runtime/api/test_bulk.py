@@ -26,7 +26,7 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.clock import until
-from tests.factory import claimed_task, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task
 from tests.pool.interleave import pid_of
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.statements import once_after
@@ -67,8 +67,7 @@ def retried_task(connection: Connection, kind: str, message: str, **options: Any
 
 
 def lines(engine: Engine, token: int) -> list[audit.AuditLine]:
-    with engine.connect() as connection:
-        return audit.steps(connection, token)
+    return do(engine, audit.steps, token)
 
 
 def bulk(engine: Engine, action: str, **words: Any) -> Any:
@@ -125,7 +124,6 @@ def test_newer_than_is_the_other_half(engine: Engine) -> None:
         connection.execute(
             text("UPDATE task_error SET finished_at = :old WHERE id = :id"), {"old": OLD, "id": old}
         )
-
     assert bulk(engine, "requeue", name="t", newer_than="1d").ids == [new]
 
 
@@ -134,27 +132,22 @@ def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
 
     def run() -> None:
-        with engine.begin() as connection:
-            claimed_task(connection, task_id)
+        do(engine, claimed_task, task_id)
 
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", run):
         done = bulk(own, "cancel", name="t", state="PENDING")
 
     assert done.number == 0
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     assert task is not None
     assert task.cancel_requested_at is None
 
 
 def test_waiting_ones_are_cancelled_and_running_ones_told(engine: Engine) -> None:
     waiting = make(engine, 2)
-    with engine.begin() as connection:
-        running = claimed_task(connection).task_id
-
+    running = do(engine, claimed_task).task_id
     done = bulk(engine, "cancel", name="t")
-
     assert done.answers == {"cancelled": 2, "requested": 1}
     assert done.ids == [*waiting, running]
     assert pools(engine, done.ids) == {"completed CANCELLED": 2, "pending RUNNING": 1}
@@ -163,7 +156,6 @@ def test_waiting_ones_are_cancelled_and_running_ones_told(engine: Engine) -> Non
 def test_of_the_completed_pool_only_when_it_is_named(engine: Engine) -> None:
     make(engine, 1)
     bulk(engine, "cancel", name="t")
-
     assert bulk(engine, "requeue", name="t").number == 0
     assert bulk(engine, "requeue", name="t", pool="completed").answers == {"requeued": 1}
 
@@ -199,9 +191,7 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
     with engine.begin() as connection:
         task = claimed_task(connection, task_id)
         settle_one(connection, ending(task, Event.FAIL, cause=Cause("E", "m")))
-
     done = run_bulk(engine, token)
-
     assert done is not None
     assert done.number == 0
     assert pools(engine, [task_id]) == {"error FAILED": 1}
@@ -268,9 +258,7 @@ def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
 
 
 def test_there_is_no_such_bulk(engine: Engine) -> None:
-    with engine.begin() as connection:
-        single = audit.note(connection, "pause", {"queue": "q"})
-
+    single = do(engine, audit.note, "pause", {"queue": "q"})
     assert run_bulk(engine, single) is None
     assert run_bulk(engine, 10**9) is None
     assert foresee_rest(engine, 10**9) is None
@@ -297,28 +285,22 @@ def test_a_unique_key_taken_meanwhile_leaves_its_task(engine: Engine) -> None:
     with engine.begin() as connection:
         failed = failed_task(connection, unique_key="k"), failed_task(connection)
         pending_task(connection, unique_key="k")
-
     done = bulk(engine, "requeue", name="t")
-
     assert done.answers == {"requeued": 1}
     assert dict(done.left_out) == {KEY_TAKEN: [failed[0]]}
 
 
 # -- payloads
 def payload_of(engine: Engine, task_id: int) -> Any:
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     return task and task.payload
 
 
 def test_payloads_are_patched(engine: Engine) -> None:
     waiting = make(engine, 2, name="free", payload={"a": {"b": 1}, "c": 2})
-    with engine.begin() as connection:
-        failed = failed_task(connection, name="free", payload={"a": {"b": 1}, "c": 2})
-
+    failed = do(engine, failed_task, name="free", payload={"a": {"b": 1}, "c": 2})
     done = bulk(engine, "edit", name="free", patch={"a": {"b": 3}, "c": None})
     of_failed = bulk(engine, "edit", name="free", pool="error", patch={"c": 9})
-
     assert (done.ids, of_failed.ids) == (waiting, [failed])
     assert [payload_of(engine, one) for one in waiting] == [{"a": {"b": 3}}] * 2
     assert payload_of(engine, failed) == {"a": {"b": 1}, "c": 9}
@@ -343,17 +325,13 @@ def test_a_payload_that_the_model_refuses_stays_and_is_named_by_its_id(engine: E
 
 def test_a_payload_is_left_where_nobody_can_say_whether_it_is_good(engine: Engine) -> None:
     (task_id,) = make(engine, 1, name="unknown", payload={"a": 1})
-
     done = bulk(engine, "edit", name="unknown", patch={"a": 2})
-
     assert dict(done.left_out) == {"its handler is not known here": [task_id]}
     assert payload_of(engine, task_id) == {"a": 1}
 
 
 def test_what_runs_keeps_the_payload_that_it_has(engine: Engine) -> None:
-    with engine.begin() as connection:
-        running = claimed_task(connection, name="free", payload={"a": 1}).task_id
-
+    running = do(engine, claimed_task, name="free", payload={"a": 1}).task_id
     assert bulk(engine, "edit", name="free", patch={"a": 2}).number == 0
     assert payload_of(engine, running) == {"a": 1}
 
@@ -361,14 +339,10 @@ def test_what_runs_keeps_the_payload_that_it_has(engine: Engine) -> None:
 # -- beforehand
 def test_what_would_be_done_is_counted_and_nothing_changes(engine: Engine) -> None:
     make(engine, 3)
-    with engine.begin() as connection:
-        claimed_task(connection)
-
+    do(engine, claimed_task)
     foreseen = foresee_bulk(engine, "cancel", name="t")
-
     assert foreseen.counts == {("t", "PENDING"): 3, ("t", "RUNNING"): 1}
-    with engine.connect() as connection:
-        assert audit.find(connection) == []
+    assert do(engine, audit.find) == []
 
 
 def test_refused_payloads_are_foreseen(engine: Engine) -> None:
@@ -378,9 +352,7 @@ def test_refused_payloads_are_foreseen(engine: Engine) -> None:
             text("UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id"),
             {"id": bad},
         )
-
     foreseen = foresee_bulk(engine, "edit", name="order", patch={"n": 1}, registry=REGISTRY)
-
     assert foreseen.counts.total() == 2
     assert foreseen.left_out == {"its handler refuses payload.order_id": [bad]}
     assert payload_of(engine, good) == {"order_id": 1}
@@ -391,25 +363,20 @@ def test_the_rest_is_counted(engine: Engine) -> None:
     token = start_bulk(engine, "cancel", name="t")
     run_bulk(engine, token, first=2)
     make(engine, 1)
-
     rest = foresee_rest(engine, token)
-
     assert rest is not None
     assert rest.counts.total() == 3
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
-    [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})],
+    ("action", "words"), [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})]
 )
 def test_nonsense_is_refused_and_not_noted(engine: Engine, action: str, words: Any) -> None:
     with pytest.raises(InvalidSelectionError):
         start_bulk(engine, action, **words)
     with pytest.raises(InvalidSelectionError):
         start_bulk(engine, "cancel", name="t", patch={"a": 1})
-
-    with engine.connect() as connection:
-        assert audit.find(connection) == []
+    assert do(engine, audit.find) == []
 
 
 def test_ages_count_from_the_start(engine: Engine) -> None:
@@ -419,9 +386,7 @@ def test_ages_count_from_the_start(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE task_pending SET created_at = created_at - interval '61m'"))
         connection.execute(text("UPDATE task_audit SET at = at - interval '30m'"))
-
     done = run_bulk(engine, token)
-
     assert done is not None
     assert done.number == 0
 
@@ -430,8 +395,7 @@ def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locke
     engine: Engine,
 ) -> None:
     """Else a run that ends, and has locked the group, would meet a step that waits for it."""
-    with engine.begin() as connection:
-        group = create_group(connection, [NewTask("t"), NewTask("other")])
+    group = do(engine, create_group, [NewTask("t"), NewTask("other")])
     member, other = group.task_ids
     token = start_bulk(engine, "cancel", name="t")
     with engine.connect() as counting, engine.connect() as looking:
@@ -511,8 +475,7 @@ def test_the_rest_is_done_with_what_the_first_stage_was_told(
     assert (first.answers, rest.answers) == ({answer: 2}, {answer: 3})
     assert left.counts == {("t", "PENDING"): 3}
     assert [getattr(row, column) for row in rows(engine, ids)] == [value] * 5
-    with engine.connect() as connection:
-        opening, *_ = audit.steps(connection, token)
+    opening, *_ = do(engine, audit.steps, token)
     assert opening.what.get("why") == "an outage"
 
 
@@ -521,17 +484,14 @@ def test_all_of_a_bulk_have_one_date_though_its_steps_are_made_later(engine: Eng
     token = start_bulk(engine, "reschedule", name="t", delay="2h")
     run_bulk(engine, token, first=1)
     run_bulk(engine, token)
-
     first, second = rows(engine, ids)
-    with engine.connect() as connection:
-        opening, *_ = audit.steps(connection, token)
+    opening, *_ = do(engine, audit.steps, token)
     assert first.due_at == second.due_at == opening.at + timedelta(hours=2)
 
 
 def test_what_is_held_is_not_meant_by_a_hold_and_nothing_else_by_a_release(engine: Engine) -> None:
     ids = make(engine, 3)
     bulk_of_bulk_of_waiting(engine, "hold", ids=ids[:2])
-
     assert foresee_bulk(engine, "hold", name="t").counts.total() == 1
     assert foresee_bulk(engine, "release", name="t").counts.total() == 2
     assert bulk_of_bulk_of_waiting(engine, "hold", name="t").ids == ids[2:]
@@ -540,9 +500,7 @@ def test_what_is_held_is_not_meant_by_a_hold_and_nothing_else_by_a_release(engin
 
 def test_what_was_so_already_is_counted_and_is_not_said_to_be_changed(engine: Engine) -> None:
     due, later = *make(engine, 1), *make(engine, 1, delay="1h")
-
     done = bulk_of_bulk_of_waiting(engine, "run-now", ids=[due, later])
-
     assert (done.ids, done.answers) == ([later], {"due now": 1, "unchanged": 1})
 
 
@@ -552,7 +510,6 @@ def test_retrying_means_what_has_run_and_waits_for_its_next_attempt(engine: Engi
         claimed_task(connection)
         failed_task(connection)
     retries = retrying_task(engine)
-
     assert bulk_of_bulk_of_waiting(engine, "run-now", queue="default", retrying=True).ids == [
         retries
     ]
@@ -562,13 +519,11 @@ def test_what_runs_by_the_time_of_the_lock_is_left_as_it_is(engine: Engine) -> N
     (task_id,) = make(engine, 1)
 
     def run() -> None:
-        with engine.begin() as connection:
-            claimed_task(connection, task_id)
+        do(engine, claimed_task, task_id)
 
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", run):
         done = bulk_of_bulk_of_waiting(own, "hold", name="t")
-
     assert done.number == 0
     assert rows(engine, [task_id])[0].held_due_at is None
 
@@ -577,9 +532,7 @@ def test_a_release_at_a_rate_lets_go_of_them_one_after_the_other(engine: Engine)
     ids = make(engine, 5)
     bulk_of_bulk_of_waiting(engine, "hold", ids=ids)
     token = start_bulk(engine, "release", name="t", rate="1/10s", why="the bank is back")
-
     first, rest = run_bulk(engine, token, first=2), run_bulk(engine, token)
-
     assert first is not None
     assert rest is not None
     assert (first.ids, first.answers) == (ids[:2], {"released": 2})
@@ -616,17 +569,14 @@ def test_a_rate_goes_on_behind_a_stage_that_changed_nothing(engine: Engine) -> N
     token = start_bulk(engine, "run-now", name="t", rate="1/1h")
     for _ in range(4):
         run_bulk(engine, token, first=1)
-
     assert gaps(engine, [*ids, *last]) == [timedelta(hours=1)] * 2
 
 
 def test_a_task_that_waits_for_its_retry_is_held_and_released(engine: Engine) -> None:
     task_id = retrying_task(engine)
     (before,) = rows(engine, [task_id])
-
     bulk_of_bulk_of_waiting(engine, "hold", ids=[task_id])
     bulk_of_bulk_of_waiting(engine, "release", ids=[task_id])
-
     (after,) = rows(engine, [task_id])
     assert (after.due_at, after.attempt, after.failures) == (before.due_at, 1, 1)
 
@@ -653,11 +603,8 @@ def test_nonsense_is_refused(engine: Engine, action: str, words: dict, problem: 
 
 
 def test_a_held_task_reads_as_held(engine: Engine) -> None:
-    with engine.begin() as connection:
-        task_id = pending_task(connection)
+    task_id = do(engine, pending_task)
     bulk_of_bulk_of_waiting(engine, "hold", ids=[task_id])
-
-    with engine.connect() as connection:
-        task = get(connection, task_id)
+    task = do(engine, get, task_id)
     assert task is not None
     assert task.held

@@ -35,8 +35,7 @@ ways = pytest.mark.parametrize(("write", "number"), WAYS.values(), ids=list(WAYS
 
 
 def kept(bench: Bench, task_id: int) -> Any:
-    with bench.engine.connect() as connection:
-        found = read_checkpoint(connection, task_id)
+    found = bench.do(read_checkpoint, task_id)
     return found and found.checkpoint
 
 
@@ -74,7 +73,6 @@ def test_many_commits_of_one_run(bench: Bench, write, number) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.runs == [{"n": 4}]
     assert bench.effects(task_id) == 5 * number
     assert bench.sql("SELECT count(DISTINCT xmin::text) FROM effect") == 5
@@ -88,7 +86,6 @@ def test_a_checkpoint_and_its_effects_are_one_transaction(bench: Bench) -> None:
 
     bench.create()
     bench.drain()
-
     mine = bench.sql("SELECT xmin::text FROM effect")
     assert mine == bench.sql("SELECT xmin::text FROM task_progress")
 
@@ -141,9 +138,7 @@ def test_progress_is_committed_with_it(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.drain()
-
-    with bench.engine.connect() as connection:
-        found = read_checkpoint(connection, task_id)
+    found = bench.do(read_checkpoint, task_id)
     assert found is not None
     assert found[:3] == (None, 0.25, "a quarter")
 
@@ -152,8 +147,7 @@ def rescued(bench: Bench, fence: Fence) -> None:
     """Somebody takes the run's claim away; not while the housekeeper renews it, which passes."""
 
     def taken() -> bool:
-        with bench.engine.begin() as connection:
-            return bool(rescue_claims(connection, [fence], lease=LEASE, max_crashes=5))
+        return bool(bench.do(rescue_claims, [fence], lease=LEASE, max_crashes=5))
 
     until(taken)
 
@@ -190,7 +184,6 @@ def test_who_lost_the_lease_in_an_async_handler(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.execute([task_id])
-
     assert bench.runs == ["refused"]
     assert bench.effects(task_id) == 0
 
@@ -204,7 +197,6 @@ def test_a_cancellation_is_heard_of_at_once(bench: Bench) -> None:
 
     bench.create()
     bench.drain()
-
     assert bench.runs == [True]
 
 
@@ -220,7 +212,6 @@ def test_not_in_a_savepoint(bench: Bench, write, number) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.effects(task_id) == number
 
@@ -237,7 +228,6 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_committed(bench: Be
 
     bench.create()
     bench.drain()
-
     assert bench.runs == [0]
 
 
@@ -292,7 +282,6 @@ def test_listeners_of_the_session_hear_of_each_commit(bench: Bench) -> None:
 
     bench.create()
     bench.drain()
-
     assert bench.runs == ["heard"] * 2
 
 
@@ -324,7 +313,6 @@ def test_tasks_that_were_created_before_a_commit_exist(bench: Bench) -> None:
 
     bench.create()
     bench.drain()
-
     assert bench.sql("SELECT array_agg(name) FROM task_pending") == ["after"]
 
 
@@ -337,7 +325,6 @@ def test_a_run_is_told_that_its_worker_stops(bench: Bench) -> None:
 
     child = bench.child()
     child.execute([bench.create()])
-
     assert bench.runs == [(False, True)]
 
 

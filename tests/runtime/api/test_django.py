@@ -75,7 +75,6 @@ print(explain_task(connection, task_id).known, cancel_task(connection, task_id),
 @pytest.mark.parametrize("wrong", ['connections["other"]', "cache"])
 def test_another_database_is_refused(bench: Bench, wrong: str) -> None:
     done = in_django(bench, f"create_task({wrong}, 't')")
-
     assert (
         "InvalidConnectionError: This connection of Django's is none of psycopg 3 to PostgreSQL."
         in done.stderr
@@ -91,6 +90,5 @@ with transaction.atomic():
     create_task(connection, "lost")
 """,
     )
-
     assert "TransactionManagementError" in done.stderr
     assert bench.sql("SELECT count(*) FROM task_pending") == 0

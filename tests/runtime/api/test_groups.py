@@ -32,15 +32,11 @@ def tasks(number: int, name: str = "t", **options: Any) -> list[NewTask]:
 
 
 def made(bench: Bench, number: int = 3, **options: Any):
-    with bench.engine.begin() as connection:
-        return create_group(
-            connection, tasks(number), **{"then": THEN, "on_failure": ELSE, **options}
-        )
+    return bench.do(create_group, tasks(number), **{"then": THEN, "on_failure": ELSE, **options})
 
 
 def progress(bench: Bench, group):
-    with bench.engine.connect() as connection:
-        return get_group(connection, group.id)
+    return bench.do(get_group, group.id)
 
 
 @pytest.fixture
@@ -76,12 +72,7 @@ async def awaited(ctx: Any, payload: Any) -> int:
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("function", "options"),
-    [
-        (plain, {}),
-        (plain, {"at_most_once": True}),
-        (with_effects, {}),
-        (awaited, {}),
-    ],
+    [(plain, {}), (plain, {"at_most_once": True}), (with_effects, {}), (awaited, {})],
     ids=["plain", "at most once", "with effects", "async"],
 )
 def test_the_callback_knows_what_came_of_all(bench: Bench, function, options) -> None:
@@ -109,7 +100,6 @@ def test_one_that_fails_for_good(bench: Bench, calls) -> None:
 
     group = made(bench)
     bench.drain()
-
     assert calls == [("else", {"group_id": group.id, "succeeded": 2, "failed": 1})]
 
 
@@ -121,7 +111,6 @@ def test_what_comes_back_is_waited_for(bench: Bench, calls) -> None:
 
     made(bench)
     bench.drain()
-
     assert [name for name, _ in calls] == ["then"]
 
 
@@ -130,7 +119,6 @@ def test_nothing_exists_unless_the_transaction_commits(bench: Bench) -> None:
         group = create_group(session, tasks(2), then=THEN)
         assert get_group(session, group.id) is not None
         session.rollback()
-
     assert progress(bench, group) is None
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
 
@@ -144,7 +132,6 @@ def test_in_an_async_session(bench: Bench) -> None:
         return group
 
     group = asyncio.run(create())
-
     found = progress(bench, group)
     assert (found.total, found.enough, found.callback_id) == (2, 1, group.callback_id)
 
@@ -197,7 +184,6 @@ def test_a_member_whose_key_is_taken_is_refused_and_nothing_is_written(bench: Be
         members = [*tasks(2), NewTask("t", options={"unique_key": "k"})]
         with pytest.raises(UniqueKeyTakenError) as refused:
             create_group(connection, members, then=THEN)
-
     assert refused.value.holder == holder
     assert bench.sql("SELECT count(*) FROM task_pending") == 1
     assert bench.sql("SELECT count(*) FROM task_group") == 0
@@ -210,7 +196,6 @@ def test_members_may_have_keys(bench: Bench) -> None:
             NewTask("t", {}, {"unique_key": f"s{n}", "unique_scope": "forever"}) for n in (1, 2)
         ]
         group = create_group(connection, [*keyed, *tasks(1), *scoped])
-
     member_of = bench.sql("SELECT array_agg(DISTINCT batch_id) FROM task_pending")
     assert member_of == [group.id]
     assert bench.sql("SELECT count(*) FROM task_pending") == 6
@@ -238,14 +223,12 @@ REPLACING = NewTask("t", options={"unique_key": "k", "on_conflict": "replace_pay
 def test_what_cannot_be_meant_is_refused(bench: Bench, members, options, path) -> None:
     with bench.engine.begin() as connection, pytest.raises(InvalidTaskError) as refused:
         create_group(connection, members, **options)
-
     assert refused.value.path == path
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
 
 
 def test_nothing_becomes_part_of_a_group_that_is_over(bench: Bench) -> None:
     over = made(bench, 0)
-
     with bench.engine.begin() as connection, pytest.raises(TasksError, match="is over or unknown"):
         create_group(connection, [], then=THEN, on_failure=ELSE, part_of=over.id)
 
@@ -254,7 +237,6 @@ def test_where_each_statement_commits_by_itself_it_is_refused(bench: Bench) -> N
     alone = bench.engine.execution_options(isolation_level="AUTOCOMMIT")
     with alone.connect() as connection, pytest.raises(TasksError, match="needs a transaction"):
         create_group(connection, tasks(2), then=THEN)
-
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
 
 
@@ -271,8 +253,7 @@ def test_members_that_cannot_be_written_now_do_not_belie_the_others(
 ) -> None:
     bench.succeeding()
     others = [bench.create() for _ in range(5)]
-    with bench.engine.begin() as connection:
-        group = create_group(connection, tasks(5), then=THEN)
+    group = bench.do(create_group, tasks(5), then=THEN)
     refusals.refuse(code, "settle others", times=1)
 
     bench.execute([*others, *group.task_ids])
@@ -289,17 +270,14 @@ def test_several_threads_end_members_of_few_groups(bench: Bench, calls) -> None:
     """They meet at the groups' rows all the time; each callback is called once."""
     bench.handler("t")(with_effects)
     groups = [made(bench, 40) for _ in range(3)]
-
     bench.drain(concurrency=4)
-
     assert sorted(headers["group_id"] for _, headers in calls) == [g.id for g in groups]
     assert {name for name, _ in calls} == {"then"}
 
 
 def said(bench: Bench, task_id: int) -> dict[str, str]:
     """What explain finds, by subject."""
-    with bench.engine.connect() as connection:
-        found = explain_task(connection, task_id, settings=bench.settings())
+    found = bench.do(explain_task, task_id, settings=bench.settings())
     assert found.known
     return {each.subject: each.fact for each in found.findings}
 
@@ -309,7 +287,6 @@ def test_explain_tells_the_group_of_a_member_and_of_a_callback(bench: Bench) -> 
     group = made(bench, 3)
     first, *others = group.task_ids
     bench.execute([first])
-
     open_ = f"group {group.id}, of whose 3 members 2 have not ended"
     assert said(bench, others[0])["group"] == f"It is a member of {open_}"
     assert said(bench, first)["group"] == f"It is a member of {open_}"
@@ -332,7 +309,6 @@ def test_a_task_of_no_group_is_said_to_be_of_none_whatever_its_headers_say(bench
     group = made(bench, 1)
     task_id = bench.create("t", headers={"group_id": group.id})
     odd = bench.create("t", headers={"group_id": "x"})
-
     for each in (task_id, odd):
         assert not {"group", "callback"} & said(bench, each).keys()
 
@@ -341,5 +317,4 @@ def test_a_callback_that_was_not_declared_for_that_end_is_told(bench: Bench) -> 
     bench.succeeding("t")
     group = made(bench, 1, then=None)
     bench.execute(group.task_ids)
-
     assert "and is in no pool" in said(bench, group.callback_id)["callback"]

@@ -86,7 +86,6 @@ class TestExistsIfAndOnlyIfCommitted:
             with session.begin_nested() as savepoint:
                 create_task(session, "undone")
                 savepoint.rollback()
-
         assert names(bench) == ["outer", "inner"]
 
     def test_connection(self, bench: Bench) -> None:
@@ -99,7 +98,6 @@ class TestExistsIfAndOnlyIfCommitted:
             create_task(connection, "undone")
             savepoint.rollback()
             connection.commit()
-
         assert names(bench) == ["committed"]
 
     def test_async_session(self, bench: Bench) -> None:
@@ -113,7 +111,6 @@ class TestExistsIfAndOnlyIfCommitted:
                 await acreate_task(session, "rolled.back")
 
         in_a_loop(bench, produce)
-
         assert names(bench) == ["committed"]
 
     def test_async_connection(self, bench: Bench) -> None:
@@ -125,7 +122,6 @@ class TestExistsIfAndOnlyIfCommitted:
                 await acreate_task(connection, "rolled.back")
 
         in_a_loop(bench, produce)
-
         assert names(bench) == ["first", "second"]
 
 
@@ -142,10 +138,7 @@ def in_a_loop(bench: Bench, produce: Callable[[AsyncEngine], Awaitable[None]]) -
 
 def test_create_tasks_keeps_the_order_and_tells_which_were_made(bench: Bench) -> None:
     new = [NewTask("t", {"n": n}, {"unique_key": str(n % 3)}) for n in range(5)]
-
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, new)
-
+    ids = bench.do(create_tasks, new)
     assert [task_id.created for task_id in ids] == [True, True, True, False, False]
     assert ids[3:] == ids[:2]
     assert bench.task(ids[2]).payload == {"n": 2}
@@ -154,7 +147,6 @@ def test_create_tasks_keeps_the_order_and_tells_which_were_made(bench: Bench) ->
 def test_one_bad_task_refuses_all_and_says_which(bench: Bench) -> None:
     with bench.engine.begin() as connection, pytest.raises(InvalidTaskError) as refused:
         create_tasks(connection, [NewTask("ok"), NewTask("ok", {"x": float("nan")})])
-
     assert refused.value.path == "tasks[1].payload.x"
     assert names(bench) == []
 
@@ -219,7 +211,6 @@ def test_what_is_refused_by_itself_is_refused_behind_its_like(bad: NewTask, befo
     fine = NewTask(bad.task or A, {"order_id": 1})
     with pytest.raises(InvalidTaskError) as among:
         admitted_many([fine] * before + [bad])
-
     assert among.value.path == f"tasks[{before}].{alone.value.path}"
 
 
@@ -228,7 +219,6 @@ def test_a_refused_task_leaves_the_transaction_usable(bench: Bench) -> None:
         with pytest.raises(InvalidTaskError):
             create_task(session, "bad name!")
         create_task(session, "good")
-
     assert names(bench) == ["good"]
 
 
@@ -240,7 +230,6 @@ def test_a_handler_stands_for_its_name_queue_and_payload_type(bench: Bench) -> N
         task_id = create_task(connection, grant, Order(order_id=1))
         with pytest.raises(InvalidTaskError) as refused:
             create_task(connection, grant, {"order_id": "one"})
-
     assert refused.value.path == "payload.order_id"
     task = bench.task(task_id)
     assert (task.name, task.queue, task.payload) == ("points.grant", "points", {"order_id": 1})
@@ -258,8 +247,7 @@ def test_who_does_not_know_the_handler_is_told_once_where_its_tasks_go(
 
     bench.create("by.name")
     bench.create("by.name")
-    with bench.engine.begin() as connection:
-        create_tasks(connection, [NewTask("many", {"n": n}, queue=None) for n in range(3)])
+    bench.do(create_tasks, [NewTask("many", {"n": n}, queue=None) for n in range(3)])
 
     assert [message.partition(" ")[0] for message in caplog.messages] == ["by.name", "many"]
     assert caplog.messages[0] == (
@@ -403,7 +391,6 @@ class TestSync:
         create_task(raw, "rolled.back")
         create_tasks(raw, [NewTask("rolled.back")] * 2)
         raw.rollback()
-
         assert names_of_raw_connections(bench) == ["committed", "one", "two"]
         task = bench.task(task_id)
         assert (task.payload, task.queue, task.biz_key) == ({"n": 1}, "q", "order:1")
@@ -415,7 +402,6 @@ class TestSync:
                 create_task(raw, "undone")
                 create_tasks(raw, [NewTask("undone")] * 2)
                 raise psycopg.Rollback(savepoint)
-
         assert names_of_raw_connections(bench) == ["outer"]
 
     def test_autocommit_commits_each_call(self, bench: Bench, url: str) -> None:
@@ -423,7 +409,6 @@ class TestSync:
             create_task(raw, "one")
             assert names_of_raw_connections(bench) == ["one"]
             create_tasks(raw, MIXED)
-
             assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
 
     def test_with_autocommit_too_many_are_created_together_or_not_at_all(
@@ -435,14 +420,12 @@ class TestSync:
             pytest.raises(psycopg.errors.CheckViolation),
         ):
             create_tasks(raw, MIXED)
-
         assert names_of_raw_connections(bench) == []
 
     def test_a_taken_unique_key(self, bench: Bench, raw: psycopg.Connection) -> None:
         first = create_task(raw, "t", unique_key="k")
         again = create_task(raw, "t", unique_key="k")
         many = create_tasks(raw, [NewTask("t", None, {"unique_key": "k"}), NewTask("t")])
-
         assert (first.created, again, again.created) == (True, first, False)
         assert (many[0], many[0].created, many[1].created) == (first, False, True)
 
@@ -455,7 +438,6 @@ class TestSync:
             create_tasks(raw, [NewTask("ok"), NewTask("ok", {"x": float("nan")})])
         create_task(raw, "good")
         raw.commit()
-
         assert names_of_raw_connections(bench) == ["good"]
 
     @pytest.mark.parametrize("kind", [psycopg.ClientCursor, psycopg.RawCursor])
@@ -465,7 +447,6 @@ class TestSync:
         with psycopg.connect(url, row_factory=dict_row, cursor_factory=kind) as raw:
             first = create_task(raw, "t", delay="5s")
             again = create_tasks(raw, MIXED)
-
         assert bench.task(first).name == "t"
         assert [bench.task(task_id).name for task_id in again] == ["b", "a", "c"]
 
@@ -474,7 +455,6 @@ class TestSync:
             create_task(raw, "one")
             create_tasks(raw, MIXED)
         raw.commit()
-
         assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
@@ -527,25 +507,19 @@ class TestAsync:
             await acreate_tasks(raw, MIXED)
 
         self.run(url, work)
-
         assert names_of_raw_connections(bench) == ["one", "b", "a", "c"]
 
 
 class TestHints:
     def test_none_is_sent_unless_it_is_asked_for(
-        self,
-        bench: Bench,
-        raw: psycopg.Connection,
-        ear: Ear,
+        self, bench: Bench, raw: psycopg.Connection, ear: Ear
     ) -> None:
         one = create_task(raw, "t", queue="mail")
         many = create_tasks(raw, [NewTask("t", None, {"queue": "mail"})] * 2)
         raw.commit()
         assert told(ear) == []
         assert not wait_of(bench, one)
-
         hint_tasks([one, *many], queue="mail")
-
         assert sorted(told(ear)) == [one, *many]
         assert {queue for queue, _ in ear.messages} == {"mail"}
 
@@ -561,6 +535,5 @@ def test_sqlalchemy_has_no_part_in_it(bench: Bench, raw: psycopg.Connection) -> 
         create_task(raw, "t", {"n": 1})
     finally:
         sys.setprofile(None)
-
     assert any("tasks_app" in name for name in seen)
     assert not [name for name in seen if "sqlalchemy" in name]

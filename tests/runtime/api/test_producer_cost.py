@@ -103,9 +103,7 @@ def in_a_session(bench: Bench, insert: Callable[[Session], object]) -> Callable[
 def test_a_task_takes_fewer_calls_than_the_bare_insert_of_its_row(bench: Bench) -> None:
     values = {"name": "t", "payload": '{"order_id":1}'}
     bare = calls(in_a_session(bench, lambda s: s.execute(BARE, values).scalar_one()))
-
     ours = calls(in_a_session(bench, lambda s: create_task(s, "t", {"order_id": 1})))
-
     assert ours <= 0.9 * bare
 
 
@@ -125,7 +123,6 @@ WAY = [
 def test_an_insert_passes_eight_files(bench: Bench) -> None:
     with Session(bench.engine) as session:
         entered = files_entered(lambda: create_task(session, "t", {"order_id": 1}))
-
     assert entered == WAY
     assert len(entered) <= 8
 
@@ -133,16 +130,13 @@ def test_an_insert_passes_eight_files(bench: Bench) -> None:
 def test_an_insert_on_psycopg_itself_passes_seven(bench: Bench) -> None:
     with psycopg.connect(bench.url.replace("+psycopg", "")) as raw:
         entered = files_entered(lambda: create_task(raw, "t", {"order_id": 1}))
-
     assert entered == [path for path in WAY if path != "runtime/hints"]
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": "q", "priority": 3, "biz_key": "order:1"}])
 def test_options_and_models_cost_few_calls(bench: Bench, options: dict) -> None:
     plain = calls(in_a_session(bench, lambda s: create_task(s, "t", {"order_id": 1})))
-
     ours = calls(in_a_session(bench, lambda s: create_task(s, "t", Order(order_id=1), **options)))
-
     assert ours <= plain + 25  # a model is read back and compared
 
 
@@ -151,10 +145,8 @@ def test_many_tasks_cost_few_calls_each(
     bench: Bench, options: TaskOptions | None, most: int
 ) -> None:
     tasks = [NewTask("t", {"n": n}, options) for n in range(900)]
-
     few = calls(in_a_session(bench, lambda s: create_tasks(s, tasks[:10])))
     many = calls(in_a_session(bench, lambda s: create_tasks(s, tasks)))
-
     assert many - few <= most * 890
 
 
@@ -203,7 +195,6 @@ def test_only_what_differs_from_a_default_is_written(bench: Bench) -> None:
         create_task(session, "t", {"n": 1})
         create_task(session, "t", priority=5, queue="default", delay=0)
         create_task(session, "t", queue="q", biz_key="b")
-
     columns = [statement.partition("(")[2].partition(")")[0] for statement in seen]
     assert columns == ["name, payload", "name, payload", "name, queue, payload, biz_key"]
     assert not any("CONFLICT" in statement for statement in seen)

@@ -73,8 +73,7 @@ def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
     bench.beside(bench.work(scan_interval=1).run)
     first = bench.create()
     until(lambda: bench.state(first) == "SUCCEEDED", 15)
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", windows=[closed_now()])
+    bench.do(change_queue, "default", windows=[closed_now()])
     ran = len(bench.runs)
     task_id = bench.create()
     until(lambda: bench.sql("SELECT count(*) FROM task_pending") == 1)
@@ -82,8 +81,7 @@ def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
     pause.wait(1.5)
     assert len(bench.runs) == ran
 
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", windows=None)
+    bench.do(change_queue, "default", windows=None)
     opened = bench.sql("SELECT statement_timestamp()")
 
     until(lambda: bench.state(task_id) == "SUCCEEDED", 15)
@@ -110,12 +108,9 @@ def test_a_worker_without_a_broker_opens_and_shuts_gates(bench: Bench) -> None:
 
 def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) -> None:
     bench.raising(ValueError("no"), retry="1h")
-    with bench.engine.begin() as connection:
-        change_queue(connection, "default", retry="fixed 0s", max_attempts=2)
+    bench.do(change_queue, "default", retry="fixed 0s", max_attempts=2)
     task_id = bench.create()
-
     bench.drain()
-
     assert bench.state(task_id) == "FAILED"
     assert bench.runs == [task_id, task_id]
 
@@ -123,9 +118,7 @@ def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) ->
 def test_explain_knows_what_is_said_of_the_queue(connection: Connection) -> None:
     task_id = pending_task(connection, queue="mail")
     change_queue(connection, "mail", windows=[closed_now()])
-
     said = explain_task(connection, task_id)
-
     assert "closed" in [finding.subject for finding in said.findings]
 
 
@@ -166,7 +159,6 @@ def test_what_cannot_be_said_of_a_queue_is_refused(
 ) -> None:
     with pytest.raises(InvalidTaskError) as refusal:
         change_queue(connection, "mail", **options)
-
     assert str(refusal.value).startswith(problem)
     assert list_queues(connection) == []
 
@@ -192,15 +184,12 @@ def test_a_queue_may_be_ruled_by_two_at_once(bench: Bench) -> None:
         change_queue(one, "mail", running_below=5)
         thread = bench.beside(_limit, bench)
     thread.join(10)
-
-    with bench.engine.connect() as connection:
-        found = get_queue(connection, "mail")
+    found = bench.do(get_queue, "mail")
     assert (found.running_below, found.timeout_ms) == (5, 5_000)
 
 
 def _limit(bench: Bench) -> None:
-    with bench.engine.begin() as other:
-        change_queue(other, "mail", timeout="5s")
+    bench.do(change_queue, "mail", timeout="5s")
 
 
 HELD_AND_DISABLED = ("held", "disabled")
@@ -284,7 +273,6 @@ def test_of_a_failed_one_edit_and_requeue_wait_for_each_other(
 
     verbs: dict[str, Act] = {"edit": EDIT, "requeue": requeue_task}
     acts = verbs[first], verbs[second]
-
     assert together(engine, pair, failed, *acts) == apart(pair, failed, *acts)
 
 
@@ -311,7 +299,6 @@ def test_its_run_fails_while_a_requeue_looks_then_it_is_found(pair: Pair, at: st
     task = committed(a, claimed_task)
     with between(a, lambda: committed(b, settle_one, failing(task)), before=at):
         answer = committed(a, requeue_task, task.task_id)
-
     assert answer is Requeued.REQUEUED
 
 
@@ -325,7 +312,6 @@ def test_its_run_fails_while_an_edit_looks_then_it_is_edited(pair: Pair) -> None
 
     with between(a, fail, before="UPDATE task_pending"):
         assert committed(a, EDIT, task_id) is True
-
     assert pool_of_task(a, task_id) == "error FAILED"
     assert state(a, task_id)["payload"] == {"n": 2}
 
@@ -340,9 +326,7 @@ def test_a_verb_for_what_runs_is_open_then_the_settle_waits_for_nobody(
     before = committed(a, state, task.task_id)
     assert VERBS[verb](a, task.task_id) in (Changed.RUNNING, False)
     b.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
-
     committed(b, LEAVES["succeeded" if event is Event.SUCCEED else "retried"], task)
-
     after = committed(b, state, task.task_id)
     same = ("queue", "priority", "enabled", "payload", "own")
     assert [after[word] for word in same] == [before[word] for word in same]

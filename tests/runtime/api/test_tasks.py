@@ -61,7 +61,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.housekeeper import ControlCommands
-from tests.factory import claimed_task, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.runtime.bench import Bench, own_maintainer
 
@@ -84,9 +84,7 @@ def test_it_is_noted_who_did_what_and_why(
     connection: Connection, verb: Verb, words: dict, answer: str, kept: dict
 ) -> None:
     task_id = pending_task(connection, delay="1h")
-
     assert verb(connection, task_id, by="anna", why="an outage", **words) is Changed.CHANGED
-
     (line,) = audit.find(connection)
     assert (line.who, line.ids, line.answers) == ("anna", [task_id], {answer: 1})
     assert line.what == {**kept, "why": "an outage"}
@@ -99,7 +97,6 @@ def test_what_does_not_wait_is_said_and_not_noted(
 ) -> None:
     running, over = claimed_task(connection).task_id, pending_task(connection)
     cancel(connection, over)
-
     assert verb(connection, running, **words) is Changed.RUNNING
     assert verb(connection, over, **words) is Changed.ALREADY_OVER
     assert verb(connection, 10**9, **words) is Changed.NOT_FOUND
@@ -108,7 +105,6 @@ def test_what_does_not_wait_is_said_and_not_noted(
 
 def test_what_is_so_already_is_unchanged(connection: Connection) -> None:
     task_id = pending_task(connection)
-
     assert run_task_now(connection, task_id) is Changed.UNCHANGED
     assert release_task(connection, task_id) is Changed.UNCHANGED
     assert enable_task(connection, task_id) is Changed.UNCHANGED
@@ -127,10 +123,8 @@ def test_what_is_so_already_is_unchanged(connection: Connection) -> None:
 )
 def test_nonsense_is_refused(connection: Connection, verb: Verb, words: dict, problem: str) -> None:
     task_id = pending_task(connection)
-
     with pytest.raises(InvalidSelectionError, match=problem):
         verb(connection, task_id, **words)
-
     assert audit.find(connection) == []
 
 
@@ -138,9 +132,7 @@ def test_explain_says_that_it_is_held_by_whom_and_why(connection: Connection) ->
     task_id = pending_task(connection, delay="1h")
     date = get(connection, task_id).due_at  # type: ignore[union-attr]
     hold_task(connection, task_id, by="anna", why="the bank asks")
-
     said = explain_task(connection, task_id)
-
     first = said.findings[0]
     assert first.fact.startswith("It was put on hold just now (")
     assert first.fact.endswith(") by anna: the bank asks")
@@ -153,10 +145,7 @@ def test_explain_knows_who_held_it_in_a_bulk(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
     token = start_bulk(engine, "hold", name="t", by="anna", why="the bank asks")
     run_bulk(engine, token, by="bob")
-
-    with engine.connect() as connection:
-        fact = explain_task(connection, task_id).findings[0].fact
-
+    fact = do(engine, explain_task, task_id).findings[0].fact
     assert fact.endswith(") by bob: the bank asks")
 
 
@@ -164,7 +153,6 @@ def test_explain_says_held_though_the_audit_was_cleared(connection: Connection) 
     task_id = pending_task(connection)
     hold_task(connection, task_id)
     connection.exec_driver_sql("DELETE FROM task_audit")
-
     assert explain_task(connection, task_id).findings[0].fact == "It is on hold"
 
 
@@ -174,9 +162,7 @@ def test_a_disabled_one_that_is_held_names_no_date_and_how_to_enable_it(
     task_id = pending_task(connection)
     disable_task(connection, task_id)
     hold_task(connection, task_id)
-
     _, disabled, *_ = explain_task(connection, task_id).findings
-
     assert disabled.fact == "It is disabled: it is skipped when it is due"
     assert disabled.advice == f"To run it anyway: tasks-app enable {task_id}"
 
@@ -211,7 +197,6 @@ VERBS_OF_AUDIT: dict[str, Callable[[Connection, str], object]] = {
 @pytest.mark.parametrize("action", VERBS_OF_AUDIT)
 def test_who_did_what_when(connection: Connection, action: str) -> None:
     VERBS_OF_AUDIT[action](connection, "ann")
-
     line, *_ = audit.find(connection)
     now, role = connection.exec_driver_sql("SELECT statement_timestamp(), current_user").one()
     assert (line.action, line.who, line.role) == (action, "ann", role)
@@ -221,11 +206,9 @@ def test_who_did_what_when(connection: Connection, action: str) -> None:
 
 def test_what_it_was_done_to(connection: Connection) -> None:
     waiting, running = pending_task(connection), claimed_task(connection).task_id
-
     cancel_task(connection, waiting)
     cancel_tasks(connection, name="t")
     pause_queue(connection, "q", "a leak")
-
     paused, many, one = audit.find(connection)
     assert (one.ids, one.number, one.answers) == ([waiting], 1, {"cancelled": 1})
     assert (many.ids, many.what) == ([running], {"name": "t"})
@@ -236,9 +219,7 @@ def test_what_it_was_done_to(connection: Connection) -> None:
 def test_of_very_many_a_sample_of_the_ids_is_kept(connection: Connection) -> None:
     for _ in range(audit.MOST_IDS + 1):
         pending_task(connection)
-
     cancel_tasks(connection, name="t")
-
     (line,) = audit.find(connection)
     assert (line.number, len(line.ids)) == (audit.MOST_IDS + 1, audit.MOST_IDS)
 
@@ -251,7 +232,6 @@ def test_what_did_nothing_leaves_no_line(connection: Connection) -> None:
     pause_queue(connection, "q")
     pause_queue(connection, "q")
     enable_schedule(connection, "nobody")
-
     assert [line.action for line in audit.find(connection)] == ["pause"]
 
 
@@ -259,7 +239,6 @@ def test_a_line_is_gone_with_what_was_rolled_back(engine: Engine) -> None:
     with engine.connect() as connection:
         pause_queue(connection, "q")
         connection.rollback()
-
         assert audit.find(connection) == []
 
 
@@ -285,9 +264,7 @@ def test_a_prune_is_noted_before_and_after(bench: Bench) -> None:
     database = Database(bench.url)
     Retention(bench.settings(keep_errors="7d"), database).run_for("ann")
     database.dispose()
-
-    with bench.engine.connect() as connection:
-        after, before = audit.find(connection)
+    after, before = bench.do(audit.find)
     ages = {"completed": "30d", "errors": "7d", "batches": "365d"}
     assert (before.action, before.what) == ("prune", ages)
     assert (after.action, after.who, after.number) == ("pruned", "ann", 0)
@@ -327,7 +304,6 @@ def pending(engine: Engine) -> list[int]:
 
 def test_a_bulk_is_chosen_by_fingerprint(engine: Engine) -> None:
     ids = fail(engine, 3)
-
     assert foresee_bulk(engine, "requeue", fingerprint=HEX).counts.total() == 3
     token = start_bulk(engine, "requeue", fingerprint=HEX.upper())
     assert run_bulk(engine, token, first=2).ids == ids[:2]
@@ -342,11 +318,9 @@ def test_a_wrong_selection_by_fingerprint_is_refused(engine: Engine, words: dict
 
 def test_stages_follow_each_other_while_all_goes_well(engine: Engine) -> None:
     ids = fail(engine, 6)
-
     stages = list(
         requeue_errors(engine, HEX, (1, 2, None), by="ann", pause=worker(engine, Event.SUCCEED))
     )
-
     assert [stage.done.ids for stage in stages] == [ids[:1], ids[1:3], ids[3:]]
     assert {(stage.again, stage.going) for stage in stages} == {(0, 0)}
     assert pools(engine, ids) == {"completed SUCCEEDED": 3, "pending PENDING": 3}
@@ -357,30 +331,24 @@ def test_stages_follow_each_other_while_all_goes_well(engine: Engine) -> None:
 @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY])
 def test_no_stage_follows_when_the_same_error_comes_again(engine: Engine, event: Event) -> None:
     ids = fail(engine, 6)
-
     (stage,) = requeue_errors(engine, HEX, (2, None), pause=worker(engine, event, CAUSE))
-
     assert (stage.done.ids, stage.again, stage.going) == (ids[:2], 2, 0)
     assert run_bulk(engine, stage.done.token).ids[-4:] == ids[2:]
 
 
 def test_another_error_does_not_stop_the_stages(engine: Engine) -> None:
     fail(engine, 3)
-
     stages = list(
         requeue_errors(
             engine, HEX, (1, None), pause=worker(engine, Event.FAIL, Cause("Another", "m"))
         )
     )
-
     assert [len(stage.done.ids) for stage in stages] == [1, 2]
 
 
 def test_no_stage_follows_when_the_patience_is_over(engine: Engine) -> None:
     ids = fail(engine, 3)
-
     (stage,) = requeue_errors(engine, HEX, (1, None), patience=timedelta(0))
-
     assert (stage.done.ids, stage.again, stage.going) == (ids[:1], 0, 1)
 
 
@@ -429,7 +397,6 @@ def test_a_connection_of_psycopg(bench: Bench, raw: psycopg.Connection, scope: s
     with pytest.raises(UniqueKeyTakenError) as taken:
         create_tasks(raw, [keyed(scope, "new"), keyed(scope, policy="raise")])
     raw.commit()
-
     assert [i.outcome for i in told] == ["existing", "created", "rescheduled"]
     assert told[0] == told[2] == first == taken.value.holder
     assert bench.sql(NUMBER) == 2
@@ -442,7 +409,6 @@ def test_a_pipeline_of_psycopg(bench: Bench, url: str, scope: str) -> None:
         with pytest.raises(UniqueKeyTakenError):
             create_tasks(connection, [keyed(scope, "new"), keyed(scope, policy="raise")])
         assert create_tasks(connection, [keyed(scope), keyed(scope, "n")])[0] == first
-
     assert bench.sql(NUMBER) == 2
 
 
@@ -485,7 +451,6 @@ def test_a_buffer_takes_all_but_raise_which_nobody_would_hear(bench: Bench) -> N
             buffer.create_task("t", **keyed(scope, scope).options)
         with pytest.raises(InvalidTaskError, match="on_conflict"):
             buffer.create_task("t", **keyed("forever", policy="raise").options)
-
     assert bench.sql(NUMBER) == len(SCOPES)
 
 
@@ -514,5 +479,4 @@ def test_maintenance_prunes(bench: Bench) -> None:
         session.execute(text("DELETE FROM task_pending"))
         session.commit()
     own_maintainer(bench).run_once()
-
     assert bench.sql("SELECT array_agg(unique_key) FROM task_key") == ["forever"]

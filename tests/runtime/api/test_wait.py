@@ -31,6 +31,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.api.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
 from tests.clock import until
+from tests.factory import do
 from tests.runtime.bench import NOW_DUE, Bench
 
 LONG = "30s"
@@ -74,7 +75,6 @@ class TestHowItEnds:
         task_id = bench.create()
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
         bench.drain()
-
         task = waiting.result()
         assert (task.id, task.state, task.result) == (task_id, "SUCCEEDED", {"points": 7})
 
@@ -101,7 +101,6 @@ class TestHowItEnds:
         bench.raising(ValueError("no such order"), max_attempts=1)
         task_id = bench.create()
         bench.drain()
-
         task = over(bench, task_id)
         assert task.state == "FAILED"
         assert "no such order" in (task.error or "")
@@ -111,16 +110,13 @@ class TestHowItEnds:
         skipped = bench.create()
         expired = bench.create(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
         bench.drain()
-
         assert [over(bench, each).state for each in (skipped, expired)] == ["SKIPPED", "EXPIRED"]
 
     @pytest.mark.test_all
     def test_cancelled(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         task_id = bench.create(delay="1h")
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
-        with bench.engine.begin() as connection:
-            cancel_task(connection, task_id)
-
+        bench.do(cancel_task, task_id)
         assert waiting.result().state == "CANCELLED"
 
     def test_requeued_it_is_not_over(self, bench: Bench) -> None:
@@ -128,7 +124,6 @@ class TestHowItEnds:
         with bench.engine.begin() as connection:
             cancel_task(connection, task_id)
             requeue_task(connection, task_id)
-
         with pytest.raises(WaitTimeoutError):
             wait_task(bench.engine, task_id, 0)
 
@@ -137,10 +132,8 @@ class TestTheErrors:
     @pytest.mark.test_all
     def test_at_the_end_of_the_wait(self, bench: Bench) -> None:
         task_id = bench.create("mail.send", delay="1h")
-
         with pytest.raises(WaitTimeoutError) as late:
             wait_task(bench.engine, task_id, "10ms")
-
         assert (late.value.task_id, late.value.state) == (task_id, "PENDING")
         assert str(late.value) == (
             f"Task {task_id} (mail.send) is PENDING after a wait of 10ms. "
@@ -165,7 +158,6 @@ class TestTheErrors:
         task_id = bench.create(delay="1h")
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
         bench.sql("DELETE FROM task_pending")
-
         with pytest.raises(UnknownTaskError):
             waiting.result()
 
@@ -184,7 +176,6 @@ class TestAnOpenTransaction:
             with pytest.raises(TasksError, match=r"A Session is in a transaction.*Commit first"):
                 wait_task(session, task_id, LONG)
             session.commit()
-
             with pytest.raises(WaitTimeoutError):
                 wait_task(session, task_id, 0)
             assert not session.in_transaction()
@@ -195,7 +186,6 @@ class TestAnOpenTransaction:
             with pytest.raises(TasksError, match="A Connection is in a transaction"):
                 wait_task(connection, task_id, LONG)
             connection.commit()
-
             with pytest.raises(WaitTimeoutError):
                 wait_task(connection, task_id, 0)
             assert not connection.in_transaction()
@@ -207,7 +197,6 @@ class TestAnOpenTransaction:
                 task_id = create_task(raw, "t")
                 with pytest.raises(TasksError, match="A Connection of psycopg is in a transaction"):
                     wait_task(raw, task_id, LONG)
-
             with pytest.raises(WaitTimeoutError):
                 wait_task(raw, task_id, 0)
             assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -305,8 +294,7 @@ def test_between_looks_there_is_neither_transaction_nor_snapshot(
     with psycopg.connect(plain, application_name="waiter") as raw:
         waiting: Future[Task] = waiters.submit(wait_task, raw, task_id, LONG)
         until(lambda: bench.sql(LOOKS) == 1)
-        with bench.engine.begin() as connection:
-            cancel_task(connection, task_id)
+        bench.do(cancel_task, task_id)
         waiting.result()
 
 
@@ -316,9 +304,7 @@ def test_nor_is_a_connection_of_the_engine_kept(bench: Bench, waiters: ThreadPoo
     engine = create_engine(bench.url, pool_size=1, max_overflow=0, pool_timeout=20)
     task_id = bench.create(delay="1h")
     waiting = waiters.submit(wait_task, engine, task_id, LONG)
-    with engine.begin() as connection:
-        cancel_task(connection, task_id)
-
+    do(engine, cancel_task, task_id)
     assert waiting.result().state == "CANCELLED"
     engine.dispose()
 
@@ -344,7 +330,6 @@ def walked(span_s: float, look_s: float = 0.0) -> list[float]:
 class TestPauses:
     def test_they_grow_to_the_longest_and_end_with_the_span(self) -> None:
         seen = walked(30)
-
         assert seen[0] == FIRST_PAUSE_S
         assert seen[:-1] == sorted(seen[:-1])
         assert max(seen) == LONGEST_PAUSE_S

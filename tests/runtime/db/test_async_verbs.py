@@ -164,7 +164,6 @@ def test_every_verb_is_called_here() -> None:
         if inspect.isfunction(each := getattr(tasks_app, name))
     }
     verbs = {name for name in first if first[name] == "session" and f"a{name}" in first}
-
     elsewhere = {"acreate_tasks"}  # test_raw_connections
     assert {f"a{name}" for name in verbs} - called == elsewhere
 
@@ -182,7 +181,6 @@ def test_each_works_on_each_kind(bench: Bench, kind: Callable[[Bench], Any], sub
             return await subject(caller, bench)
 
     answers = asyncio.run(act())
-
     assert answers == [True] * len(answers)
 
 
@@ -194,7 +192,6 @@ def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -
             await caller.rollback()
 
     asyncio.run(act())
-
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
     assert bench.sql("SELECT count(*) FROM task_queue_pause") == 0
 

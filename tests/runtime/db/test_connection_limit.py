@@ -50,10 +50,8 @@ def test_the_one_at_hand_serves_transactions(limited: Limited, url: str) -> None
     database = Database(url)
     with database.single() as connection:
         connection.execute(text("SELECT 1"))
-
     with database.begin() as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
-
     database.dispose()
 
 

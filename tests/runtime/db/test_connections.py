@@ -57,7 +57,7 @@ from tasks_app.runtime.db.errors import (
     is_unanswered,
     remedy_for,
 )
-from tests.factory import claimer, ending, pending_task, pool_of_task
+from tests.factory import claimer, do, ending, pending_task, pool_of_task
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.refusing import STATEMENTS, WITH_BROKER, Refusals, endure, get_over
@@ -228,7 +228,7 @@ def test_each_verb_has_a_twin_for_async_callers(
             ]
 
     assert asyncio.run(act()) == [
-        *({"n": [1]}, True, "cancelled", "already over", "requeued", "not found"),
+        *({"n": [1]}, True, "cancelled", "already over", "requeued", "not found")
     ]
     assert bench.sql("SELECT count(*) FROM task_pending") == 1
     assert bench.sql("SELECT count(*) FROM task_audit") == 2
@@ -239,7 +239,6 @@ def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -
     with psycopg.connect(plain_url(bench)) as caller:
         cancel_task(caller, task_id)
         caller.rollback()
-
     assert bench.state(task_id) == "PENDING"
     assert bench.sql("SELECT count(*) FROM task_audit") == 0
 
@@ -264,7 +263,6 @@ def test_a_scoped_session_hints_when_it_commits(bench: Bench, ear: Ear) -> None:
         task_id = create_task(caller, "t")
         group = create_group(caller, [NewTask("t")])
         assert told(ear) == []
-
     assert sorted(told(ear)) == [task_id, *group.task_ids]
 
 
@@ -301,7 +299,6 @@ def test_wrong_arguments_are_refused_and_the_transaction_lives_on(
         with pytest.raises(InvalidTaskError) as refused:
             call(caller)
         create_task(caller, "behind")
-
     assert str(refused.value).startswith(said)
     assert bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") == ["before", "behind"]
 
@@ -361,16 +358,14 @@ def database(request: pytest.FixtureRequest, database_url: str) -> Iterator[Data
 def work(database: Database, engine: Engine) -> None:
     """Claim and settle a task often; between two transactions everybody else uses the server."""
     for _ in range(OFTEN):
-        with engine.begin() as connection:
-            task_id = pending_task(connection)
+        task_id = do(engine, pending_task)
         with database.begin() as connection:
             (task,) = claim(connection, [task_id], claimer(), uuid4())
         with database.single() as connection:
             settle_group(connection, [ending(task)])
         with database.engine.connect() as connection:
             connection.connection.driver_connection.pgconn.exec_(b"DISCARD ALL")
-        with engine.connect() as connection:
-            assert pool_of_task(connection, task_id) == "completed SUCCEEDED"
+        assert do(engine, pool_of_task, task_id) == "completed SUCCEEDED"
 
 
 def test_behind_a_pooler_no_statement_hangs_on_its_connection(
@@ -400,7 +395,6 @@ def test_a_pooler_gets_its_server_back_without_our_settings(
     with database.engine.connect() as connection:
         server = connection.connection.driver_connection
         found = server.execute(OPTIONS.text).fetchone()
-
     assert found == (OURS if "prepared" in request.node.name else THE_SERVERS)
 
 
@@ -438,9 +432,7 @@ def ask_pid(database: Database) -> int:
 def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> None:
     database, lent = Database(database_url), list[object]()
     event.listen(database.engine, "checkout", lambda *_: lent.append(_))
-
     assert len({ask_pid(database) for _ in range(3)}) == 1
-
     assert len(lent) == 1
     database.dispose()
     assert database.engine.pool.checkedout() == 0
@@ -448,10 +440,8 @@ def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> 
 
 def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> None:
     database = Database(database_url)
-
     with database.single() as first, database.single() as second:
         assert first.connection.driver_connection is not second.connection.driver_connection
-
     assert database.engine.pool.checkedout() == 1
     with suppress(DBAPIError), database.single() as connection:
         connection.execute(text("SELECT 1 / 0"))
@@ -544,5 +534,4 @@ def test_all_are_refused_for_a_while(bench: Bench, refusals: Refusals, code: str
 )
 def test_the_remedy_is_declared_by_sqlstate(state: type[psycopg.Error], remedy: Remedy) -> None:
     error = DBAPIError.instance("", None, state(""), psycopg.Error)
-
     assert remedy_for(error) is remedy

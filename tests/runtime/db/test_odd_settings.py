@@ -313,20 +313,17 @@ def odd(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.mark.parametrize("number", range(len(ROWS)))
 def test_a_task_walks_its_way_under_all_odd_settings_at_once(odd: Odd, number: int) -> None:
     odd.set(ROWS[number])
-
     odd.walk()
 
 
 @pytest.mark.parametrize(("name", "value"), EACH, ids=[f"{n}={v}" for n, v in EACH])
 def test_a_task_walks_its_way_under_each_odd_setting(odd: Odd, name: str, value: str) -> None:
     odd.set({name: value})
-
     odd.walk()
 
 
 def test_a_task_walks_its_way_for_who_becomes_another_role_as_he_connects(odd: Odd) -> None:
     odd.set({"role": odd.owner.url.username or ""})
-
     odd.walk()
 
 
@@ -367,7 +364,6 @@ def test_a_task_walks_its_way_where_its_role_owns_no_more_than_a_schema(plain: O
 @pytest.mark.parametrize("name", ["client_encoding", "DateStyle", "IntervalStyle"])
 def test_a_task_walks_its_way_behind_a_pooler_that_takes_no_options(odd: Odd, name: str) -> None:
     odd.set({name: HARMLESS[name][0]})
-
     odd.walk(prepare=False)
 
 
@@ -380,13 +376,10 @@ def test_a_task_walks_its_way_behind_a_pooler_that_takes_no_options(odd: Odd, na
 @given(drawn=DRAWN)
 def test_a_task_walks_its_way_under_odd_settings_together(odd: Odd, drawn: dict[str, str]) -> None:
     odd.set(drawn)
-
     odd.walk()
 
 
-def test_what_others_set_in_their_sessions_stays_but_for_how_instants_are_written(
-    odd: Odd,
-) -> None:
+def test_what_others_set_in_their_sessions_stays_but_for_how_instants_are_written(odd: Odd) -> None:
     odd.set({"DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601"})
     engine = create_engine(odd.url)
     shown = text("SELECT CAST(DATE '2026-03-02' AS text), CAST(INTERVAL '90 s' AS text)")
@@ -408,7 +401,6 @@ def test_a_connection_whose_encoding_lacks_a_character_is_told_in_a_sentence(odd
             create_task(connection, "t", {"secret": TEXT})
         assert create_task(connection, "t", {"text": "naïve"}).created
     engine.dispose()
-
     assert "client_encoding=utf8" in str(told.value)
     assert told.value.__suppress_context__
 

@@ -47,7 +47,6 @@ def test_each_source_gives_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# comment\nk1:{KEY}\n")
     here = __name__
-
     assert list(keys_of(Settings(encryption_keys=f"k1:{KEY}"))) == ["k1"]
     assert list(keys_of(Settings(encryption_keys_file=str(file)))) == ["k1"]
     assert list(keys_of(Settings(encryption_keys_from=f"{here}:text_of_keys"))) == ["k1"]
@@ -68,22 +67,18 @@ def test_each_source_gives_keys(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_without_a_value(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as refusal:
         keys_of(Settings(**given))
-
     assert "canary" not in str(refusal.value)
 
 
 def test_a_wrong_variable_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", "k1:canary")
-
     with pytest.raises(ConfigurationError, match="TASKS_APP_ENCRYPTION_KEYS is wrong") as refusal:
         load_settings()
-
     assert "canary" not in str(refusal.value)
 
 
 def test_a_wrong_pattern_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_ENCRYPTED_TASKS", "a b")
-
     with pytest.raises(ConfigurationError, match="TASKS_APP_ENCRYPTED_TASKS is wrong: use names"):
         load_settings()
 
@@ -100,7 +95,6 @@ def test_settings_show_ids_alone(key: str) -> None:
     """The last one, behind ``k1:``, looks like a URL without a password."""
     settings = Settings(encryption_keys=f"k1:{key},k2:{KEY}")
     (shown,) = (e for e in effective_settings(settings) if e.name == "TASKS_APP_ENCRYPTION_KEYS")
-
     assert shown.value == "k1:***,k2:***"
     for printed in (repr(settings), str(settings), settings.model_dump_json()):
         assert key not in printed
@@ -113,7 +107,6 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     from tasks_app.runtime.encryption.encryption import Encryption
 
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-
     with pytest.raises(ConfigurationError, match=r"tasks_app\[encryption\]"):
         Encryption(Settings(encryption_keys=f"k1:{KEY}")).sealed("{}", "payload", "t")
     Encryption(Settings()).keyring  # noqa: B018  nobody needs it without keys
@@ -143,7 +136,6 @@ def test_the_key_that_encrypts_is_named_and_no_key_is_shown(say: Say) -> None:
 
 def test_keys_that_cannot_be_read_are_a_failure(say: Say, tmp_path: Path) -> None:
     (refused,) = say(encryption_keys_file=str(tmp_path / "none"))
-
     assert refused == (
         "fail TASKS_APP_ENCRYPTION_KEYS_FILE is wrong: it cannot be read: No such file or "
         "directory. Fix it: encrypted tasks neither run nor are created here."
@@ -152,14 +144,11 @@ def test_keys_that_cannot_be_read_are_a_failure(say: Say, tmp_path: Path) -> Non
 
 def test_tasks_that_are_to_be_encrypted_without_a_key_are_a_failure(say: Say) -> None:
     (refused,) = say(encrypted_tasks="patient.*")
-
     assert refused.startswith("fail tasks are to be encrypted, but no key is configured. Set TASKS")
 
 
 def test_a_key_of_stored_values_that_is_missing_here_is_named_with_a_place(
-    say: Say,
-    bench: Bench,
-    configure: Configure,
+    say: Say, bench: Bench, configure: Configure
 ) -> None:
     configure(encrypted_tasks="t")
     bench.create(payload={"n": 1})
@@ -193,7 +182,6 @@ def test_tasks_that_wait_for_a_key_of_a_worker_are_a_failure(
 ) -> None:
     bench.create()
     bench.sql("UPDATE task_pending SET parked_kind = 'encryption', parked_for = :key", key=key)
-
     assert say(encryption_keys=NEW) == [
         f"fail 1 task waiting for {fact}. Give all workers {advice}."
     ]
@@ -214,7 +202,6 @@ def test_no_error_text_quotes_it_wherever_it_is_stored(bench: Bench) -> None:
     quoting(bench)
     task_id = bench.create(payload=PAYLOAD)
     bench.execute([task_id], masked_paths=RULES)
-
     assert bench.runs == [PAYLOAD]
     assert bench.attempts(task_id)[0].message == "*** of Ann is refused"
     for table in ("task_attempt", "task_fingerprint", "task_transition", "task_log"):
@@ -226,7 +213,6 @@ def test_of_a_payload_that_was_too_large_to_be_claimed_no_text_is_kept(bench: Be
     quoting(bench)
     task_id = bench.create(payload={**PAYLOAD, "long": token_hex(PAYLOADS_UP_TO)})
     bench.execute([task_id], masked_paths=RULES)
-
     assert bench.attempts(task_id)[0].message == "***"
 
 
@@ -283,5 +269,4 @@ def test_nothing_is_stored_of_what_the_database_cut(bench: Bench) -> None:
 
 def test_older_texts_are_shown_without_what_the_database_cut() -> None:
     text = f"Error: no null\nDETAIL:  Failing row contains ({LONG[:40]}..., null)."
-
     assert Masks(RULES).text("t", text, {"card": {"number": LONG}}) == "Error: no null"

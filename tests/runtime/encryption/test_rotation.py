@@ -100,12 +100,9 @@ def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Conf
     def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
         bench.runs.append(payload)
 
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
+    bench.do(create_group, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
     rotate(bench.engine, RING)
-
     bench.drain(encryption_keys=NEW)
-
     assert bench.runs == [{"n": 1}, {"n": 2}]
 
 
@@ -114,9 +111,7 @@ def test_a_second_rotation_finds_nothing(bench: Bench, configure: Configure) -> 
     some_of_each(bench)
     rotate(bench.engine, RING)
     before = bench.sql("SELECT string_agg(payload::text, '' ORDER BY id) FROM task_pending")
-
     assert rotate(bench.engine, RING).number == 0
-
     after = bench.sql("SELECT string_agg(payload::text, '' ORDER BY id) FROM task_pending")
     assert after == before
 
@@ -159,13 +154,9 @@ def test_a_value_that_changed_meanwhile_is_not_overwritten(
 ) -> None:
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"n": 1})
-    with bench.engine.begin() as connection:
-        (old,) = read(connection, PENDING, -1, 10).found
+    (old,) = bench.do(read, PENDING, -1, 10).found
     bench.sql("UPDATE task_pending SET payload = '{\"n\": 2}' WHERE id = :id", id=task_id)
-
-    with bench.engine.begin() as connection:
-        assert replace(connection, PENDING, [(old, '{"n": 3}')]) == 0
-
+    assert bench.do(replace, PENDING, [(old, '{"n": 3}')]) == 0
     assert bench.task(task_id).payload == {"n": 2}
 
 
@@ -177,7 +168,6 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_pass(
     with bench.engine.begin() as holder:
         holder.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
         held = rotate(bench.engine, RING)
-
     assert (held.number, held.busy, held.complete) == (0, 1, False)
     assert rotate(bench.engine, RING).number == 1
 
@@ -190,8 +180,7 @@ def test_tasks_that_run_meanwhile_lose_nothing(bench: Bench, configure: Configur
     def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         return payload
 
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, [NewTask("t", {"n": n}) for n in range(400)])
+    ids = bench.do(create_tasks, [NewTask("t", {"n": n}) for n in range(400)])
     worker = bench.work(encryption_keys=BOTH)
     bench.beside(worker.run)
 
@@ -257,7 +246,6 @@ def test_it_runs_where_the_key_is(bench: Bench, configure: Configure) -> None:
     task_id = bench.create(payload={"n": 1})
     bench.execute([task_id], encryption_keys=NEW)
     bench.execute([task_id], encryption_keys=OLD)
-
     assert bench.runs == [{"n": 1}]
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.task(task_id).failures == 0
@@ -295,7 +283,6 @@ def test_a_handler_that_is_to_be_encrypted_does_not_begin_without_any_key(bench:
 
     task_id = bench.create("t")
     bench.execute([task_id])
-
     assert bench.runs == []
     assert bench.task(task_id).parked == "encryption key missing: none is configured"
 
@@ -304,7 +291,6 @@ def test_a_cancelled_one_does_not_come_back(connection: Connection) -> None:
     task = claimed_task(connection)
     cancel_task(connection, task.task_id)
     reason = WaitingReason(WaitingKind.ENCRYPTION, "old")
-
     assert release_parked(connection, task, reason, timedelta(seconds=15)) == "CANCELLED"
     assert connection.execute(text("SELECT count(*) FROM task_pending")).scalar() == 0
 

@@ -69,8 +69,7 @@ def test_payload_and_result_are_encrypted_where_the_setting_says_so(
     assert bench.runs == [{"card": CANARY}]
     assert token_of(bench.task(task_id).result)
     assert CANARY not in dumped(bench)
-    with bench.engine.connect() as connection:
-        task = get_task(connection, task_id)
+    task = bench.do(get_task, task_id)
     assert task is not None
     assert task.payload == {"card": CANARY}
     assert task.result == {"echo": {"card": CANARY}}
@@ -80,9 +79,7 @@ def test_what_no_pattern_names_stays_plain(bench: Bench, configure: Configure) -
     configure(encrypted_tasks="other,queue:other")
     echo(bench)
     task_id = bench.create(payload={"n": 1})
-
     bench.drain(**KEYS, encrypted_tasks="other")
-
     assert bench.task(task_id).payload == {"n": 1}
     assert bench.task(task_id).result == {"echo": {"n": 1}}
 
@@ -93,9 +90,7 @@ def test_a_handler_may_say_so(bench: Bench, configure: Configure) -> None:
     def run(ctx: TaskContext, payload: dict[str, Any]) -> str:
         return CANARY
 
-    with bench.engine.begin() as connection:
-        ids = create_tasks(connection, [NewTask(run, {"card": CANARY}) for _ in range(1200)])
-
+    ids = bench.do(create_tasks, [NewTask(run, {"card": CANARY}) for _ in range(1200)])
     assert CANARY not in dumped(bench)
     bench.drain(**KEYS)
     assert bench.states(ids[:3]) == ["SUCCEEDED"] * 3
@@ -109,9 +104,7 @@ def test_what_is_encrypted_has_encrypted_results_whatever_is_said_now(
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
     configure(encrypted_tasks="")
-
     bench.drain(**KEYS)
-
     assert token_of(bench.task(task_id).result)
 
 
@@ -120,9 +113,7 @@ def test_a_task_that_sql_created_in_plain_runs_and_its_result_is_encrypted(
 ) -> None:
     echo(bench, encrypt=True)
     task_id = bench.sql("""SELECT task_create('t', '{"n": 1}')""")
-
     bench.drain(**KEYS)
-
     assert bench.runs == [{"n": 1}]
     assert bench.task(task_id).payload == {"n": 1}
     assert token_of(bench.task(task_id).result)
@@ -135,7 +126,6 @@ def test_an_error_is_its_class_and_place(
 ) -> None:
     configure(encrypted_tasks="t", payload_limit="1000000")
     words = iter(["first", "second"])
-
     if asynchronous:
 
         @bench.handler("t", max_attempts=2, retry="fixed 1ms")
@@ -182,7 +172,6 @@ def test_the_log_names_the_class_alone(
     with caplog.at_level("DEBUG"):
         bench.create(payload={"card": "other"}, max_attempts=1)
         bench.drain(**KEYS)
-
     assert "ValueError: encrypted" in caplog.text
     assert CANARY not in caplog.text
 
@@ -209,10 +198,7 @@ def test_an_edited_payload_stays_encrypted(bench: Bench, configure: Configure) -
     echo(bench)
     task_id = bench.create(payload={"n": 1})
     configure(encrypted_tasks="")
-
-    with bench.engine.begin() as connection:
-        assert edit_payload(connection, task_id, {"card": CANARY}, registry=bench.registry)
-
+    assert bench.do(edit_payload, task_id, {"card": CANARY}, registry=bench.registry)
     assert CANARY not in dumped(bench)
     bench.drain(**KEYS)
     assert bench.runs == [{"card": CANARY}]
@@ -230,7 +216,6 @@ def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
     task_id = bench.create(payload={"n": 1})
     stored = bench.sql("SELECT payload::text FROM task_pending WHERE id = :id", id=task_id)
     found = SelectedTask(task_id, "t", State.PENDING, stored)
-
     with pytest.raises(InvalidSelectionError, match="is encrypted"):
         edited_payload(found, {"n": 2}, bench.registry)
     assert bench.task(task_id).pool == Pool.PENDING
@@ -242,11 +227,8 @@ def test_a_requeued_task_runs_again(bench: Bench, configure: Configure) -> None:
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
     bench.drain(**KEYS)
-
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
     bench.drain(**KEYS)
-
     assert bench.runs == [{"card": CANARY}] * 2
 
 
@@ -255,7 +237,6 @@ def test_tasks_of_schedules_are_encrypted(bench: Bench, configure: Configure) ->
     with bench.engine.begin() as connection:
         create_schedule(connection, "nightly", "t", {"n": 1}, cron="0 3 * * *")
         task_id = run_schedule(connection, "nightly")
-
     assert task_id is not None
     assert token_of(bench.task(task_id).payload)
 
@@ -266,18 +247,16 @@ def test_groups_show_results_and_their_callback_is_encrypted(
     configure(encrypted_tasks="t,then")
     echo(bench)
     echo(bench, "then")
-    with bench.engine.begin() as connection:
-        group = create_group(
-            connection, [NewTask("t", {"card": CANARY})], then=NewTask("then", {"card": CANARY})
-        )
+    group = bench.do(
+        create_group, [NewTask("t", {"card": CANARY})], then=NewTask("then", {"card": CANARY})
+    )
     assert CANARY not in dumped(bench)
 
     bench.drain(**KEYS)
 
     assert CANARY not in dumped(bench)
     assert bench.runs == [{"card": CANARY}] * 2
-    with bench.engine.connect() as connection:
-        (ended,) = group_results(connection, group.id)
+    (ended,) = bench.do(group_results, group.id)
     assert ended.result == {"echo": {"card": CANARY}}
 
 
@@ -292,23 +271,19 @@ def test_results_of_a_row_of_runs_are_encrypted(bench: Bench, configure: Configu
 
     ids = [bench.create(payload={"n": n}, max_attempts=1) for n in range(4)]
     bench.drain(**KEYS)
-
     assert bench.states(ids) == ["SUCCEEDED", "SUCCEEDED", "FAILED", "SUCCEEDED"]
     assert CANARY not in dumped(bench)
 
 
 def test_without_a_key_nothing_is_created_in_plain(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t", encryption_keys="")
-
     with pytest.raises(ConfigurationError, match="TASKS_APP_ENCRYPTION_KEYS"):
         bench.create(payload={"card": CANARY})
-
     assert CANARY not in dumped(bench)
 
 
 def test_limits_count_what_is_meant_not_what_is_stored(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-
     bench.create(payload={"a": "x" * (64 * 1024 - 20)})
     with pytest.raises(InvalidTaskError, match="bytes as JSON"):
         bench.create(payload={"a": "x" * (64 * 1024)})
@@ -318,7 +293,6 @@ def test_a_stored_value_is_nobodys_payload(bench: Bench, configure: Configure) -
     configure(encrypted_tasks="t")
     echo(bench)
     stolen = bench.task(bench.create(payload={"card": CANARY})).payload
-
     with pytest.raises(InvalidTaskError, match="is an encrypted value"):
         bench.create(payload=stolen)
     with bench.engine.begin() as connection, pytest.raises(InvalidSelectionError):
@@ -374,9 +348,7 @@ def test_another_key_encrypts_when_it_comes_first(bench: Bench, configure: Confi
     configure(encrypted_tasks="t")
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
-
     bench.drain(encryption_keys=f"{NEW},{OLD}")
-
     assert bench.runs == [{"card": CANARY}]
     token = token_of(bench.task(task_id).result)
     assert token is not None
@@ -387,10 +359,7 @@ def test_without_its_key_a_task_is_shown_as_stored(bench: Bench, configure: Conf
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"card": CANARY})
     configure(encryption_keys=NEW)
-
-    with bench.engine.connect() as connection:
-        task = get_task(connection, task_id)
-
+    task = bench.do(get_task, task_id)
     assert task is not None
     assert token_of(task.payload)
 
@@ -405,7 +374,6 @@ def test_psycopg_and_async_producers_encrypt_too(
     plain = make_url(database_url).set(drivername="postgresql").render_as_string(False)
     with psycopg.connect(plain) as connection:
         task_id = create_task(connection, "t", {"card": CANARY})
-
     assert token_of(bench.task(task_id).payload)
 
 
@@ -415,5 +383,4 @@ def test_the_test_kit_decrypts(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     with bench.engine.begin() as connection:
         create_task(connection, "t", {"card": CANARY})
-
         assert_created(connection, "t", {"card": CANARY})

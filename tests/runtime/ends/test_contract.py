@@ -55,7 +55,6 @@ def test_effects_stand_if_and_only_if_the_outcome_does(
     """By whatever way they are written, and wherever the end fails."""
     trial = Trial(stage, Setting(lane, circumstance))
     trial.create(cases())
-
     assert trial.faults(caplog) == []
 
 

@@ -61,9 +61,7 @@ def test_a_run_is_owned_from_its_first_moment_on(
     child = bench.child()
     child.executor.async_pool._tasks = Watched(child.inflight.return_unowned)
     task_id = bench.create()
-
     child.execute([task_id])
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert "nothing has ended its run" not in caplog.text
 
@@ -78,9 +76,7 @@ def test_as_many_run_at_a_time_as_there_are_places(bench: Bench) -> None:
             await eventually(lambda: aboard.most == 40)
 
     ids = [bench.create() for _ in range(40)]
-
     bench.execute(ids, async_concurrency=40)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 40
 
 
@@ -94,9 +90,7 @@ def test_never_more_than_that_and_free_places_are_filled_from_the_message(bench:
             await asyncio.sleep(0.002)
 
     ids = [bench.create() for _ in range(60)]
-
     bench.execute(ids, async_concurrency=7)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 60
     assert aboard.most == 7
 
@@ -110,9 +104,7 @@ def test_while_one_of_the_message_still_runs_others_come_from_the_pool(bench: Be
 
     first = bench.create()
     others = [bench.create() for _ in range(2)]
-
     bench.execute([first])
-
     assert bench.states([first, *others]) == ["SUCCEEDED"] * 3
 
 
@@ -165,9 +157,7 @@ def test_each_has_a_transaction_of_its_own_on_few_connections(bench: Bench) -> N
             raise ValueError
 
     ids = [bench.create(payload={"bad": n % 2 == 1}) for n in range(30)]
-
     bench.execute(ids, async_connections=3)
-
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 15
     assert [bench.effects(task_id) for task_id in ids] == [1, 0] * 15
 
@@ -183,9 +173,7 @@ def test_the_limit_of_one_does_not_touch_its_neighbours(bench: Bench) -> None:
         await asyncio.sleep(0.2)
 
     ids = [bench.create(name) for name in ("limited", "free", "limited")]
-
     bench.execute(ids)
-
     assert bench.states(ids) == ["FAILED", "SUCCEEDED", "FAILED"]
 
 
@@ -205,8 +193,7 @@ def test_who_is_cancelled_learns_of_it_while_others_go_on(bench: Bench) -> None:
     ids = [bench.create() for _ in range(2)]
     thread = bench.beside(lambda: bench.execute(ids, lease=0.5))
     until(lambda: len(bench.runs) == 2)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, ids[0])
+    bench.do(cancel_task, ids[0])
     until(lambda: bench.state(ids[0]) == "SUCCEEDED")
     bench.runs.append(0)
     thread.join(10)
@@ -303,9 +290,7 @@ class TestWhatOneDoesToTheLoop:
             return ctx.attempt
 
         task_id = bench.create()
-
         bench.execute([task_id], lease=0.5)
-
         assert bench.task(task_id).result == 1
 
     @pytest.mark.test_all
@@ -378,9 +363,7 @@ class TestWhatOneDoesToTheLoop:
             asyncio.get_running_loop().call_soon(task.cancel)
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 

@@ -65,7 +65,6 @@ def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
         write(ctx, through)
 
     ids = run_many(bench, 6)
-
     begin, statement, end = 1, 1, 1
     waited = [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)]
     assert waited == [begin + statement + end] * 3
@@ -103,7 +102,6 @@ def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: s
         write(ctx, wrote)
 
     carry_out(bench, [bench.create() for _ in range(12)])
-
     assert bench.runs == list(range(12))
 
 
@@ -124,9 +122,7 @@ def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.Monkey
     assert len(copied) == 4
 
 
-def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(
-    bench: Bench,
-) -> None:
+def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(bench: Bench) -> None:
     bench.sql("ALTER TABLE task_completed ADD CONSTRAINT refuse CHECK (result IS NULL) NOT VALID")
     bench.at_end(lambda: bench.sql("ALTER TABLE task_completed DROP CONSTRAINT refuse"))
 
@@ -136,9 +132,7 @@ def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(
         return "x"
 
     task_id = bench.create()
-
     carry_out(bench, [task_id])
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
 
@@ -198,7 +192,6 @@ def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(ben
             raise ValueError
 
     ids = run_many(bench, 12)
-
     assert [n for n, i in enumerate(ids) if not bench.effects(i)] == [7, 9]
     assert bench.runs == ids
 
@@ -211,7 +204,6 @@ def test_who_drops_what_is_prepared_behind_our_back_harms_nobody(bench: Bench) -
             ctx.connection.connection.driver_connection.execute("DEALLOCATE ALL", prepare=False)
 
     ids = run_many(bench, 5)
-
     assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1]
 
 
@@ -223,9 +215,7 @@ def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench:
 
     ids = [bench.create() for _ in range(2)]
     url = make_url(bench.url).update_query_dict({"client_encoding": "latin1"})
-
     carry_out(bench, ids, url=url.render_as_string(hide_password=False))
-
     assert [bench.task(i).result for i in ids] == ["grün"] * 2
 
 
@@ -237,7 +227,6 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
 
     child = warm(bench.child())
     child.execute(ids := [bench.create() for _ in range(3)])
-
     until(lambda: bench.sql("SELECT count(*) FROM task_locks") == 0)
     assert bench.states(ids) == ["SUCCEEDED"] * 3
 
@@ -249,7 +238,6 @@ def test_a_lost_claim_is_one_readable_line_in_the_servers_log(bench: Bench) -> N
         for _, statement in settle_success._WORDS.values():
             answer = connection.pgconn.exec_params(statement, values, settle_success._TYPES)
             error = errors.error_from_result(answer)
-
             assert "task 17: another attempt owns it" in str(error)
             assert settle_success.is_fence_lost(error)
             assert "secret" not in str(error)

@@ -89,8 +89,7 @@ def bench(server: Postgres, tmp_path: Path) -> Iterator[Bench]:
 
 def burst(bench: Bench, server: Postgres, reader: Reader, until_seen: int) -> list[int]:
     """Kill the server when so many of a burst of tasks were seen; return their ids."""
-    with bench.engine.begin() as connection:
-        ids = sorted(create_tasks(connection, [NewTask(WAYS[n % 3]) for n in range(TASKS)]))
+    ids = sorted(bench.do(create_tasks, [NewTask(WAYS[n % 3]) for n in range(TASKS)]))
     child, before = bench.child(), len(reader.seen)
     thread = threading.Thread(target=child.execute, args=(ids,))
     thread.start()
@@ -109,7 +108,6 @@ def test_nothing_that_was_seen_is_taken_back(bench: Bench, server: Postgres) -> 
         for _ in range(KILLS):
             ids += burst(bench, server, reader, random.randint(1, TASKS * 2 // 3))
     until(lambda: drained(bench), 60)
-
     with bench.engine.connect() as connection:
         kept = {tuple(row) for row in connection.execute(text("SELECT task_id, note FROM effect"))}
     assert {seen for seen in reader.seen if not seen[1].startswith("write")} <= kept

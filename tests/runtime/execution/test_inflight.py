@@ -47,15 +47,11 @@ def limit(bench: Bench, *, there: bool) -> None:
             drop_limit(connection, GateKind.NAME, "other")
 
 
-def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
-    bench: Bench,
-) -> None:
+def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
-
     with watched(child.database.engine, SHORT) as claims:
         child.executor.execute([bench.create()])
-
     assert len(bench.runs) == 1
     assert ways(claims) == [SHORT]
 
@@ -68,7 +64,6 @@ def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
     executor = child.executor
     limit(bench, there=True)
     monkeypatch.setattr("tasks_app.runtime.execution.claims.HINDERED_S", 3600.0)
-
     with watched(child.database.engine, SHORT) as claims:
         for _ in range(2):
             executor.execute([bench.create()])
@@ -108,9 +103,7 @@ def test_what_the_housekeeper_took_back_no_thread_starts() -> None:
     first, second, third = task(1), task(2), task(3)
     inflight.receive([first, second, third])
     assert inflight.start_next() is not None
-
     inflight.take_back(0.0)
-
     assert fences_on_the_way_back(inflight) == [second.fence, third.fence]
     assert inflight.start_next() is None
     assert set(inflight.held()) == {first.fence, second.fence, third.fence}
@@ -120,9 +113,7 @@ def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
     inflight = InFlight()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
-
     inflight.take_back(3600.0)
-
     assert inflight.returning() == []
     assert inflight.start_next() is not None
 
@@ -131,12 +122,10 @@ def test_a_free_thread_keeps_what_waits_here() -> None:
     inflight = InFlight(threads=2)
     inflight.receive([task(1), task(2), task(3)])
     inflight.start_next()
-
     inflight.take_back(0.0)
     kept = inflight.returning()
     inflight.start_next()
     inflight.take_back(0.0)
-
     assert kept == []
     assert [item.fence.task_id for item in inflight.returning()] == [3]
 
@@ -147,9 +136,7 @@ def test_a_thread_without_a_message_takes_nothing_from_the_inflight() -> None:
     inflight.open_message()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
-
     inflight.take_back(0.0)
-
     assert inflight.gave_back
     assert [fence.task_id for fence in fences_on_the_way_back(inflight)] == [2]
 
@@ -162,9 +149,7 @@ def test_a_quick_neighbour_with_a_message_keeps_what_waits_here() -> None:
     neighbour.join()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
-
     inflight.take_back(0.0)
-
     assert fences_on_the_way_back(inflight) == []
 
 
@@ -199,9 +184,7 @@ def test_the_rest_of_a_message_is_given_back_and_the_next_one_is_not() -> None:
     inflight.open_message()
     inflight.receive([task(1)])
     inflight.start_next()
-
     inflight.take_back(0.0)
-
     assert inflight.gave_back
     inflight.close_message()
     inflight.open_message()
@@ -211,9 +194,7 @@ def test_the_rest_of_a_message_is_given_back_and_the_next_one_is_not() -> None:
 def test_nothing_starts_after_the_stop() -> None:
     inflight = InFlight()
     inflight.receive([task(1)])
-
     inflight.stop()
-
     assert inflight.start_next() is None
     inflight.take_all_back()
     assert len(inflight.returning()) == 1
@@ -226,10 +207,8 @@ def test_a_child_that_stops_returns_what_was_to_be_written_alone() -> None:
     inflight.start_next()
     inflight.collect(done(first))
     inflight.split_off(done(first))
-
     inflight.stop()
     inflight.take_all_back()
-
     assert fences_on_the_way_back(inflight) == [first.fence]
     assert inflight.start_separate() is None
 
@@ -244,11 +223,9 @@ def test_an_event_that_is_not_listed_changes_nothing() -> None:
     inflight = InFlight()
     first, strange = task(1), task(2)
     inflight.receive([first])
-
     for claimed in (first, strange):
         inflight.collect(done(claimed))
         inflight.drop(claimed.fence)
-
     assert (inflight.held(), inflight.finished()) == ([first.fence], [])
     assert not inflight.begin_commit(first.fence)
     assert inflight.waiting == 1
@@ -259,11 +236,9 @@ def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
     first = task(1)
     inflight.receive([first])
     inflight.start_next()
-
     taken = inflight.disown()
     inflight.collect(done(first))
     inflight.give_back(first, LEASE)
-
     assert taken == [first]
     assert not inflight.begin_commit(first.fence)
     assert inflight.held() == []
@@ -274,7 +249,6 @@ def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
     first = task(1)
     inflight.receive([first])
     inflight.start_next()
-
     assert inflight.begin_commit(first.fence)
     assert inflight.disown() == []
     assert inflight.begin_commit(first.fence)
@@ -287,10 +261,8 @@ def test_all_is_taken_back_with_the_rest_of_the_message() -> None:
     inflight.open_message()
     inflight.receive([task(1), task(2)])
     inflight.start_next()
-
     assert inflight.busy
     inflight.take_all_back()
-
     assert inflight.gave_back
     assert [item.fence.task_id for item in inflight.returning()] == [2]
 
@@ -333,9 +305,7 @@ def test_outcomes_stay_until_the_database_has_answered() -> None:
     claimed = task(1)
     inflight.receive([claimed])
     inflight.start_next()
-
     inflight.collect(done(claimed))
-
     assert [s.fence for s in inflight.finished()] == [claimed.fence]
     assert (inflight.running(), inflight.held(), inflight.empty) == ([], [claimed.fence], False)
     inflight.drop(claimed.fence)
@@ -345,9 +315,7 @@ def test_outcomes_stay_until_the_database_has_answered() -> None:
 def test_pending_writes_count_until_they_are_done() -> None:
     inflight = InFlight()
     inflight.write_later(print)
-
     pending_writes = inflight.pending_writes.take()
-
     assert not inflight.empty
     inflight.pending_writes.leave(pending_writes)
     assert inflight.pending_writes.take() == [print]
@@ -358,9 +326,7 @@ def test_pending_writes_count_until_they_are_done() -> None:
 def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
     inflight = InFlight()
     inflight.receive([task(1), task(2)])
-
     run = inflight.start_next(lambda one: one.task_id == 2)
-
     assert run is not None
     assert run.task.task_id == 2
     assert inflight.start_next(lambda one: one.task_id == 2) is None
@@ -449,11 +415,9 @@ def test_who_carries_out_a_run_owns_it_and_leaves_none_that_has_ended() -> None:
     first, second = inflight.start_next(), inflight.start_next()
     assert first is not None
     assert second is not None
-
     inflight.collect(done(first.task))
     inflight.return_unended(first)
     inflight.return_unowned()
-
     assert inflight.returning() == []
     assert inflight.running() == [second]
 
@@ -466,16 +430,12 @@ def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -
         inflight.start_next()
         inflight.give_back(claimed, LEASE, crash="lost")
         inflight.note_outage()
-
     assert [item.crash for item in inflight.returning()] == ["", ""]
 
 
 def lives(bench: Bench, *handlers: str, queues: Sequence[str] = (QUEUE,)) -> None:
     """Let another service's child live."""
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="theirs", node="n", queues=queues, handlers=handlers
-        )
+    bench.do(heartbeats.write_heartbeat, owner="theirs", node="n", queues=queues, handlers=handlers)
 
 
 @pytest.fixture
@@ -485,58 +445,39 @@ def theirs(bench: Bench) -> TaskId:
 
 
 def test_what_only_others_know_is_passed_on_and_ours_is_run(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs")
     ours = bench.create("ours")
-
     bench.execute([theirs, ours])
-
     assert bench.states([theirs, ours]) == ["PENDING", "SUCCEEDED"]
     assert told(ear) == [theirs]
 
 
 def test_what_nobody_on_the_queue_knows_stays_with_the_scan(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs", queues=["elsewhere"])
-
     bench.execute([theirs])
-
     assert told(ear) == []
 
 
-def test_what_may_not_run_is_not_passed_on(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
-) -> None:
+def test_what_may_not_run_is_not_passed_on(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs")
     later = bench.create("theirs", delay="1h")
-    with bench.engine.begin() as connection:
-        pause_queue(connection, QUEUE, "a test")
-
+    bench.do(pause_queue, QUEUE, "a test")
     bench.execute([theirs, later])
-
     assert told(ear) == []
 
 
 @pytest.mark.test_all
 def test_what_comes_back_again_and_again_is_left_to_the_scan(
-    bench: Bench,
-    ear: Ear,
-    theirs: TaskId,
+    bench: Bench, ear: Ear, theirs: TaskId
 ) -> None:
     lives(bench, "theirs")
     child = bench.child()
-
     for _ in range(len(FORWARD_AFTER_S) + 2):
         child.execute([theirs])
-
     until(lambda: told(ear) == [theirs] * len(FORWARD_AFTER_S))
 
 
@@ -545,8 +486,6 @@ def test_a_worker_without_a_broker_parks_only_what_nobody_knows(
 ) -> None:
     lives(bench, "theirs")
     nobodys = bench.create("nobodys")
-
     bench.drain()
-
     assert bench.task(theirs).parked is None
     assert bench.task(nobodys).parked is not None

@@ -137,9 +137,7 @@ class TestTheDeadline:
                 ctx.write(INSERT, (ctx.task_id, str(n)))
 
         task_id = bench.create()
-
         carry_out(bench, [task_id])
-
         assert counted == []
         assert bench.effects(task_id) == settler.MOST_WRITES + 1
 
@@ -150,10 +148,8 @@ class TestTheDeadline:
         cursor = psycopg.ClientCursor(connection)
         steps = cursor._execute_gen("SELECT pg_sleep(60)")  # as psycopg itself waits
         began = time.monotonic()
-
         with pytest.raises(psycopg.OperationalError, match="did not answer within"):
             connection.wait(in_time(steps, 0.2))
-
         assert time.monotonic() - began < 30
         connection.close()
 
@@ -163,7 +159,6 @@ class TestTheDeadline:
             return ready
 
         waited = in_time(steps(), 60.0)
-
         assert next(waited) == "wanted"
         with pytest.raises(StopIteration) as end:
             waited.send(1)
@@ -219,9 +214,7 @@ class TestACommitWithoutAnAnswer:
     ) -> None:
         """It never reached the server, and its lease was over before it was sent again."""
         self.between(bench, monkeypatch, lambda task_id: bench.sql(RETAKEN, id=task_id))
-
         task_id = self.run(bench, "lose_request")
-
         assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "RUNNING", 0)
 
     def test_is_no_success_where_the_task_was_cancelled_meanwhile(
@@ -236,9 +229,7 @@ class TestACommitWithoutAnAnswer:
                 rescue_expired(connection, lease=timedelta(seconds=30), max_crashes=5)
 
         self.between(bench, monkeypatch, cancel)
-
         task_id = self.run(bench, "lose_request")
-
         assert (counted, bench.state(task_id), bench.effects(task_id)) == ([], "CANCELLED", 0)
 
     @pytest.mark.parametrize("twice", ["twice", "fails"])
@@ -255,9 +246,7 @@ class TestACommitWithoutAnAnswer:
             bench.at_end(lambda: bench.sql("DROP INDEX once"))
         caplog.set_level("INFO", logger="tasks_app")
         self.between(bench, monkeypatch, lambda _: PROVEN.clear())
-
         task_id = self.run(bench, "lose_reply_to")
-
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
         assert "its commit stands, or its lease was lost" in caplog.text
         assert "the lease was lost, its" not in caplog.text
@@ -281,8 +270,7 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
     """Whoever waits until all are written would look for them without a rest."""
     child = bench.child(start=False)
     for query in (INSERT, *("UPDATE effect SET note = %s WHERE task_id = %s",) * 2):
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
+        task = bench.do(claimed_task)
         writes = ((query, (task.task_id, "")),)
         child.inflight.receive([task])
         child.inflight.start_next()
@@ -301,8 +289,7 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 ) -> None:
     writes_one(bench)
     child = bench.child(start=False)
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     outcome = ending(task, Event.SUCCEED)._replace(writes=((INSERT, (1, "")),), task=task)
     child.inflight.receive([task])
     child.inflight.start_next()

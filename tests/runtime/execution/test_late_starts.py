@@ -57,9 +57,7 @@ def test_what_was_declared_unknown_does_not_begin_afterwards(bench: Bench, is_as
     child, task_id = claimed(bench, "once", start=False)
     rescuer = Rescuer(bench.settings(lease=LEASE_S), child.database)
     until(rescuer.run_once)
-
     run_what_waits(child)
-
     assert bench.runs == []
     assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")
 
@@ -110,7 +108,5 @@ def test_who_renews_may_wait_for_longer_than_a_lease(bench: Bench) -> None:
     child, task_id = claimed(bench, "once")
     later = time.monotonic() + 2 * LEASE_S
     until(lambda: time.monotonic() > later)
-
     run_what_waits(child)
-
     assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [1])

@@ -16,10 +16,8 @@ def test_it_takes_what_comes_first_now_and_then(
     child = bench.child(claim_size=1)
     by_sql = [bench.create(priority=0) for _ in range(3)]
     hinted = [bench.create() for _ in range(3)]
-
     for task_id in hinted:
         child.execute([task_id], queue="default")
-
     assert set(bench.states(hinted)) == {"SUCCEEDED"}
     assert bench.states(by_sql) == ["SUCCEEDED", "PENDING", "PENDING"]
 
@@ -33,9 +31,7 @@ def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:
     child = bench.child()
     by_sql, told = bench.create(), bench.create()
     theirs = bench.create(queue="theirs")
-
     child.execute([told], wake=wake, queue=queue)
-
     assert bench.states([told, by_sql, theirs]) == ["SUCCEEDED", "PENDING", "PENDING"]
 
 
@@ -46,9 +42,7 @@ def test_messages_whose_tasks_are_done_keep_nobody_waiting(bench: Bench) -> None
     done = bench.create()
     child.execute([done], wake=True)
     waiting = bench.create()
-
     child.execute([done], wake=True, queue="default")
-
     assert bench.states([done, waiting]) == ["SUCCEEDED", "SUCCEEDED"]
 
 
@@ -57,8 +51,6 @@ def test_what_the_scan_sends_of_another_queue_does_not_count(bench: Bench) -> No
     child = bench.child()
     by_sql, hinted = bench.create(), bench.create()
     theirs = bench.create(queue="theirs")
-
     child.executor.execute([theirs], wake=True, queue="theirs")
     child.executor.execute([hinted], queue="default")
-
     assert set(bench.states([theirs, hinted, by_sql])) == {"SUCCEEDED"}

@@ -86,7 +86,6 @@ def test_a_process_without_descriptors_is_unfit() -> None:
 def test_a_well_behaved_handler_leaves_the_process_fit(aftermath: ProcessGuard) -> None:
     with aftermath:
         pass
-
     assert not aftermath.unfit
 
 
@@ -112,7 +111,6 @@ def test_an_alarm_of_the_handlers_own_does_not_ring_in_the_next_task(
 ) -> None:
     with aftermath:
         signal.setitimer(signal.ITIMER_REAL, 60)
-
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -161,7 +159,6 @@ def test_a_profiler_keeps_the_timer_that_it_had_before() -> None:
         guard.close()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
     assert left > 0
 
 
@@ -221,9 +218,7 @@ def test_a_limit_is_raised_though_an_earlier_handler_blocked_its_signal(bench: B
 
     bench.create("blocks")
     task_id = bench.create("slow")
-
     bench.drain()
-
     assert "HandlerTimeoutError" in (bench.task(task_id).error or "")
 
 
@@ -238,9 +233,7 @@ def test_context_variables_end_with_their_handler(bench: Bench) -> None:
         return seen
 
     ids = [bench.create() for _ in range(2)]
-
     bench.drain()
-
     assert [bench.task(task_id).result for task_id in ids] == [0, 0]
 
 

@@ -25,16 +25,13 @@ def test_of_unknown_tasks_one_is_claimed() -> None:
 def test_fast_tasks_are_claimed_by_the_hundred_but_not_at_once() -> None:
     pace = RunTimes()
     pace.learn("t", 0.00001)
-
     sizes = [pace.next_group(500) for _ in range(7)]
-
     assert sizes == [GROWTH, GROWTH**2, GROWTH**3, GROWTH**4, 500, 500, 500]
 
 
 def test_a_claim_takes_on_no_more_work_than_may_wait() -> None:
     pace = RunTimes()
     learned(pace, "t", HOLD_S / 20)
-
     assert [pace.next_group(500) for _ in range(5)][-1] in {19, 20}
 
 
@@ -43,9 +40,7 @@ def test_slow_tasks_are_claimed_one_by_one_and_a_slow_one_ends_the_haste() -> No
     learned(pace, "fast", 0.00001)
     while pace.next_group(500) < 500:
         pass
-
     pace.learn("slow", 10 * HOLD_S)
-
     assert pace.next_group(500) == 1
     assert pace.is_fast("fast")
     assert not pace.is_fast("slow")
@@ -57,10 +52,8 @@ def test_names_are_learned_apart_and_not_without_end() -> None:
     learned(pace, "slow", 2.0)
     learned(pace, "fast", 0.001)
     assert pace.snapshot() == {"slow": 2.0, "fast": 0.001}
-
     for number in range(2 * MOST_NAMES):
         learned(pace, f"n{number}", 0.001)
-
     assert len(pace.snapshot()) <= MOST_NAMES
 
 
@@ -126,19 +119,15 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
 
 def test_first_runs_that_took_long_are_forgotten_with_the_first_short_one() -> None:
     pace = RunTimes()
-
     for seconds in (2.0, 0.5, 0.001, 0.003, 0.002):
         pace.learn("t", seconds)
-
     assert pace.snapshot() == {"t": 0.001}
 
 
 def test_a_slow_run_after_a_short_one_is_believed_at_once() -> None:
     pace = RunTimes()
-
     pace.learn("t", 0.001)
     pace.learn("t", 60.0)
-
     assert not pace.is_fast("t")
     assert pace.snapshot()["t"] > 10
 
@@ -146,13 +135,11 @@ def test_a_slow_run_after_a_short_one_is_believed_at_once() -> None:
 def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
     news: list[str] = []
     pace = RunTimes(lambda: news.append("!"))
-
     learned(pace, "fast", 0.008, runs=FEW_RUNS - 1)
     assert (pace.snapshot(), news) == ({}, [])
     learned(pace, "slow", 2.0, runs=1)
     assert (pace.snapshot(), news) == ({"slow": 2.0}, ["!"])
     learned(pace, "fast", 0.008, runs=100)
-
     assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
 
 

@@ -57,7 +57,6 @@ def test_while_a_task_of_a_row_runs_the_slot_names_it_alone(bench: Bench) -> Non
         bench.runs.append([(run.task_id, run.attempt) for run in view.running] == [ctx.fence[:2]])
 
     run_many(bench, 5, hard_timeout=60)
-
     assert bench.runs == [True] * 5
     assert bench.slots.occupied() == []
 
@@ -70,9 +69,7 @@ def test_what_must_run_alone_ends_a_row_and_runs_all_the_same(bench: Bench) -> N
     ids = [bench.create() for _ in range(4)]
     bench.sql("UPDATE task_pending SET crashes = 1, attempt = 1 WHERE id = :id", id=ids[1])
     child = warm(bench.child())
-
     child.execute(ids)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert bench.runs == [1, 1, 1, 1]
 
@@ -84,9 +81,7 @@ def test_limits_of_a_tasks_own_hold_within_a_row(bench: Bench) -> None:
         bench.runs.append((ctx.remaining is not None, round(view.kill_at - view.since)))
 
     ids = [bench.create(), bench.create(hard_timeout=7), bench.create(timeout=5), bench.create()]
-
     carry_out(bench, ids, hard_timeout=60)
-
     assert bench.runs == [(False, 60), (False, 7), (True, 60), (False, 60)]
 
 
@@ -96,9 +91,7 @@ def test_a_limit_for_all_holds_within_a_row(bench: Bench) -> None:
         bench.runs.append(round(ctx.remaining or 0))
 
     ids = [bench.create(), bench.create(timeout=5), bench.create()]
-
     carry_out(bench, ids, timeout=50)
-
     assert bench.runs == [50, 5, 50]
 
 
@@ -110,7 +103,6 @@ def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> N
             bench.slots.drain()
 
     ids = run_many(bench, 5)
-
     assert bench.runs == ids[:2]
     assert bench.states(ids) == ["SUCCEEDED"] * 2 + ["PENDING"] * 3
     assert [bench.task(i).failures for i in ids] == [0] * 5

@@ -15,8 +15,7 @@ WAITS = "waiting for bank"
 
 
 def sub_status(bench: Bench, task_id: int) -> str | None:
-    with bench.engine.connect() as connection:
-        task = get_task(connection, task_id)
+    task = bench.do(get_task, task_id)
     assert task is not None
     return task.sub_status
 
@@ -76,8 +75,7 @@ def test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said(benc
     assert bench.state(task_id) == "FAILED"
     assert sub_status(bench, task_id) == WAITS
     for expected, state in ((None, "FAILED"), ("paid", "SUCCEEDED")):
-        with bench.engine.begin() as connection:
-            requeue_task(connection, task_id)
+        bench.do(requeue_task, task_id)
         bench.drain()
         assert (sub_status(bench, task_id), bench.state(task_id)) == (expected, state)
 
@@ -93,7 +91,6 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
 
     bench.create("t")
     bench.drain()
-
     assert seen == [WAITS]
 
 
@@ -106,7 +103,6 @@ def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
 
     ids = {n: bench.create("t", {"n": n}) for n in range(20)}
     bench.drain()
-
     assert {n: sub_status(bench, task_id) for n, task_id in ids.items()} == {
         n: f"part {n}" if n % 3 else None for n in ids
     }

@@ -152,7 +152,6 @@ def test_a_claim_is_for_all_threads(bench: Bench) -> None:
     for _ in range(3):
         child.executor.run_times.learn("t", 0.1)
         child.executor.next_group()
-
     assert child.executor.next_group() == 8  # 0.2 s of work for each
 
 

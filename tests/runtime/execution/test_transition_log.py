@@ -72,8 +72,7 @@ def run_all(bench: Bench, level: str) -> dict[str, int]:
 def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
     ids = run_all(bench, "all")
     member = bench.create("plain")
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("plain"), NewTask("effect")])
+    bench.do(create_group, [NewTask("plain"), NewTask("effect")])
     bench.drain(transitions="all")
 
     assert bench.sql("SELECT count(*) FROM task_transition WHERE event = 'create'") == len(ids) + 3
@@ -108,13 +107,11 @@ def test_all_has_lines_for_each_claim_and_its_end(bench: Bench) -> None:
 @pytest.mark.test_all
 def test_failures_leaves_successes_out(bench: Bench) -> None:
     run_all(bench, "failures")
-
     assert sorted(line[0] for line in lines(bench)) == ["fail", "retry", "skip", "snooze"]
 
 
 def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
     run_all(bench, "off")
-
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
     sent = [statement().text for statement in (*moving, leases._GROUP, leases.EXPIRED)]
     sent += [sql.decode() for (_, logs), (_, sql) in settle_success._WORDS.items() if not logs]
@@ -157,7 +154,6 @@ def test_a_move_that_rolls_back_has_no_line(bench: Bench) -> None:
     with bench.engine.connect() as connection:
         sweep(connection, [late])
         connection.rollback()
-
     assert lines(bench) == []
 
 
@@ -170,7 +166,6 @@ def test_old_lines_go_and_young_ones_stay(bench: Bench) -> None:
     bench.sql(insert)
     with bench.engine.begin() as connection:
         steps = [delete_old_lines(connection, timedelta(days=30), most=6) for _ in range(3)]
-
     assert steps == [(6, True), (5, False), (0, False)]
     assert bench.sql("SELECT min(task_id) || '-' || max(task_id) FROM task_transition") == "21-29"
 

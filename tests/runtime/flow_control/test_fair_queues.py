@@ -23,14 +23,13 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import Fairness
 from tasks_app.runtime.hint_sender import Message
 from tasks_app.runtime.leader.dispatcher import Dispatcher
-from tests.factory import claimer, ending
+from tests.factory import claimer, do, ending
 from tests.runtime.bench import Bench
 
 
 @pytest.fixture
 def line(engine: Engine, bench: Bench) -> Iterator[Line]:
-    with engine.begin() as connection:
-        scan.write_run_times(connection, {"t": 0.02})
+    do(engine, scan.write_run_times, {"t": 0.02})
     line = Line(engine, bench)
     yield line
     line.close()
@@ -46,16 +45,13 @@ def work(line: Line, number: int) -> list[int]:
 def test_keys_share_a_queue_whoever_came_first(engine: Engine, line: Line) -> None:
     share(engine)
     whose = fill(engine, big=2_000) | fill(engine, small=100, other=100)
-
     went = Counter(whose[one] for one in work(line, 300))
-
     assert went == {"big": 100, "small": 100, "other": 100}
 
 
 @pytest.mark.test_all
 def test_without_shares_who_came_first_goes_first(engine: Engine, line: Line) -> None:
     whose = fill(engine, big=500) | fill(engine, small=100)
-
     assert {whose[one] for one in work(line, 300)} == {"big"}
 
 
@@ -63,16 +59,13 @@ def test_without_shares_who_came_first_goes_first(engine: Engine, line: Line) ->
 def test_weights_are_shares(engine: Engine, line: Line) -> None:
     share(engine, gold=3)
     whose = fill(engine, iron=600, gold=600)
-
     went = Counter(whose[one] for one in work(line, 400))
-
     assert went["gold"] == pytest.approx(300, abs=3)
 
 
 def test_what_one_leaves_the_others_have(engine: Engine, line: Line) -> None:
     share(engine, gold=1000)
     whose = fill(engine, gold=5, iron=200)
-
     assert Counter(whose[one] for one in work(line, 205)) == {"gold": 5, "iron": 200}
 
 
@@ -85,7 +78,6 @@ def test_who_comes_new_waits_for_the_line_and_no_longer(engine: Engine, line: Li
     whose |= fill(engine, new=1)
     while "new" not in {whose[one] for one in line.turn()}:
         assert len(line.ran) - done <= 100
-
     assert line.longest <= 100
 
 
@@ -112,7 +104,6 @@ def test_floors_hold_for_tasks_without_a_key(engine: Engine, line: Line) -> None
     with engine.begin() as connection:
         create_tasks(connection, [NewTask("t", None, {"priority": 0})] * 1_000)
         last = create_tasks(connection, [NewTask("t", None, {"priority": 9})] * 100)
-
     assert len(set(work(line, 400)) & set(map(int, last))) >= 400 // EVERY - 1
 
 
@@ -123,7 +114,6 @@ def test_it_is_switched_off_again(engine: Engine, line: Line) -> None:
         assert not unshare_queue(connection, QUEUE)
         assert fair_queues(connection) == {}
     whose = fill(engine, big=500) | fill(engine, small=100)
-
     assert {whose[one] for one in work(line, 300)} == {"big"}
 
 
@@ -208,7 +198,6 @@ def test_what_has_a_share_is_not_hinted() -> None:
 
     keyed = validate_task(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
     plain = validate_task(NewTask("t"), None, 100).terms
-
     assert not is_near(keyed)
     assert is_near(plain)
 
@@ -273,5 +262,4 @@ def fill(engine: Engine, **keys: int) -> dict[int, str]:
 
 
 def share(engine: Engine, **weights: float) -> None:
-    with engine.begin() as connection:
-        share_queue(connection, QUEUE, weights)
+    do(engine, share_queue, QUEUE, weights)

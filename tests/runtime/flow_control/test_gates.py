@@ -29,8 +29,7 @@ PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
 
 
 def limit(bench: Bench, kind: GateKind, target: str, most: int | None = 1, **more: Any) -> None:
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(kind, target, most, **more))
+    bench.do(set_limit, Limit(kind, target, most, **more))
 
 
 class Hall:
@@ -57,9 +56,7 @@ class Hall:
 def test_tasks_of_one_key_run_one_at_a_time_lowest_id_first(bench: Bench) -> None:
     bench.succeeding()
     ids = [bench.create(order_key=f"k{n % 3}") for n in range(30)]
-
     bench.drain(concurrency=4)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 30
     for n in range(3):
         of_key = [i for i in bench.runs if i in ids[n::3]]
@@ -131,10 +128,7 @@ def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
         bench.create()
     bench.beside(bench.work(concurrency=3).run)
     until(lambda: bench.sql(PARKED) == 3)
-
-    with bench.engine.begin() as connection:
-        drop_limit(connection, GateKind.NAME, "t")
-
+    bench.do(drop_limit, GateKind.NAME, "t")
     until(lambda: hall.inside == 3)
 
 
@@ -148,9 +142,7 @@ def test_a_head_that_waits_for_its_retry_blocks_or_skips(bench: Bench) -> None:
 
     heads = [bench.create(order_key="b"), bench.create(order_key="s", order_policy="skips")]
     behind = [bench.create(order_key="b"), bench.create(order_key="s")]
-
     bench.drain()
-
     assert bench.states([*heads, *behind]) == ["PENDING", "PENDING", "PENDING", "SUCCEEDED"]
 
 
@@ -167,7 +159,6 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
     head, behind = bench.create(order_key="b"), bench.create(order_key="b")
     bench.drain()
     assert bench.states([head, behind]) == ["FAILED", "PENDING"]
-
     wrong.clear()
     with bench.engine.begin() as connection:
         from tasks_app.pool.tasks.requeue import requeue
@@ -190,16 +181,13 @@ def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Benc
     bench.drain()
     assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
 
-    with bench.engine.begin() as connection:
-        cancel(connection, head)
+    bench.do(cancel, head)
     bench.drain()
 
     assert bench.runs == behind
 
 
-def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
-    bench: Bench,
-) -> None:
+def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(bench: Bench) -> None:
     bench.succeeding()
     first, second = bench.create(order_key="k"), bench.create(order_key="k")
     child = bench.child(start=False)
@@ -230,8 +218,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
     leader = AdmissionControl(database)
     assert leader.claim([second], claimer(), uuid4()) == []
 
-    with bench.engine.begin() as connection:
-        settle_group(connection, [ending(run)])
+    bench.do(settle_group, [ending(run)])
 
     assert leader.wake_due(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
 
@@ -243,7 +230,6 @@ def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     database = Database(bench.url)
     bench.at_end(database.dispose)
     leader = AdmissionControl(database)
-
     assert len(leader.claim(ids, claimer(), uuid4())) == 1
     assert (leader.wake_due().next_s or 0) > LOOK_AGAIN_S - 5
 
@@ -257,8 +243,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: B
     (run,) = one.claim([first], claimer(), uuid4())
 
     def end() -> None:
-        with bench.engine.begin() as beside:
-            settle_group(beside, [ending(run)])
+        bench.do(settle_group, [ending(run)])
         one.ended([run.fence])
         one.wake_after_runs()
 
@@ -300,8 +285,7 @@ def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_ne
     bench.at_end(database.dispose)
     leader = AdmissionControl(database)
     (run,) = leader.claim([first, ordered, last], claimer(), uuid4())
-    with bench.engine.begin() as connection:
-        settle_group(connection, [ending(run)])
+    bench.do(settle_group, [ending(run)])
     leader.ended([run.fence])
     leader.wake_after_runs()
     assert bench.task(ordered).parked is None
@@ -334,16 +318,13 @@ def test_tasks_that_share_no_key_are_not_judged_one_by_one(
     bench: Bench, database: Database
 ) -> None:
     ids = [bench.create(order_key=f"k{n}") for n in range(5)]
-
     with watched(database.engine, LONG) as judged:
         assert claimed(AdmissionControl(database), ids) == ids
-
     assert judged == []
 
 
 def test_of_few_those_of_the_best_priority_go_first(bench: Bench, database: Database) -> None:
     later, first = (bench.create(order_key=f"k{n}", priority=9 - n) for n in range(2))
-
     assert claimed(AdmissionControl(database), [later, first], 1) == [first]
 
 
@@ -353,11 +334,9 @@ def test_what_a_message_leaves_behind_keeps_nobody_from_the_short_way(
     control = AdmissionControl(database)
     for n in range(2):
         clear, head, held = (bench.create(order_key=key) for key in (f"c{n}", f"k{n}", f"k{n}"))
-
         with watched(database.engine, SHORT) as tries:
             assert claimed(control, [clear, head, held]) == [clear]
             assert claimed(control, [head, held]) == [head]
-
         assert len(tries) == 2
 
 

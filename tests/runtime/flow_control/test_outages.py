@@ -43,9 +43,7 @@ class TestOutages:
     def test_an_outage_charges_nothing_and_waits_by_its_own_policy(self, bench: Bench) -> None:
         bench.raising(down(), max_attempts=1, dependency_retry="10m,1h")
         task_id = bench.create()
-
         bench.drain()
-
         task = bench.task(task_id)
         assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 0, 1, 0)
         assert 590 < due_in_s(bench, task_id) <= 600
@@ -61,9 +59,7 @@ class TestOutages:
     def test_a_wait_of_its_own_wins(self, bench: Bench) -> None:
         bench.raising(DependencyDown("bank", retry_in="7m"))
         task_id = bench.create()
-
         bench.drain()
-
         assert 410 < due_in_s(bench, task_id) <= 420
 
     @pytest.mark.parametrize(
@@ -72,15 +68,12 @@ class TestOutages:
     def test_declared_errors_are_outages(self, bench: Bench, given: dict[str, Any]) -> None:
         bench.raising(ConnectionError("no"), dependency_retry="1h", **given)
         task_id = bench.create()
-
         bench.drain()
-
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_above_its_number_each_outage_is_charged(self, bench: Bench, is_async: bool) -> None:
         given = {"dependency_limit": 3, "dependency_retry": "0s", "retry": "0s", "max_attempts": 2}
-
         if is_async:
 
             @bench.handler("t", **given)
@@ -106,9 +99,7 @@ class TestOutages:
         task_id = bench.create(delay="1h")
         bench.sql("UPDATE task_pending SET outages = 9, outage_since = now() - interval '61 min'")
         bench.sql(NOW_DUE)
-
         bench.drain()
-
         assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 1)
 
     @pytest.mark.test_all
@@ -117,10 +108,7 @@ class TestOutages:
         task_id = bench.create()
         bench.drain()
         assert bench.state(task_id) == "FAILED"
-
-        with bench.engine.begin() as connection:
-            requeue_task(connection, task_id)
-
+        bench.do(requeue_task, task_id)
         assert bench.sql(COUNTED, id=task_id) is None
         bench.drain()
         assert len(bench.runs) == 4
@@ -129,28 +117,21 @@ class TestOutages:
     def test_a_task_that_may_run_once_may_say_that_nothing_happened(self, bench: Bench) -> None:
         bench.raising(down(), at_most_once=True, dependency_retry="1h")
         task_id = bench.create()
-
         bench.drain()
-
         assert bench.state(task_id) == "PENDING"
 
     @pytest.mark.test_all
     def test_a_run_that_meets_none_never_has_it_written(self, bench: Bench) -> None:
         bench.raising(Retry("later", after="1h"))
         task_id = bench.create()
-
         bench.drain()
-
         assert bench.sql(COUNTED, id=task_id) is None
 
     def test_explain_tells_of_outages(self, bench: Bench) -> None:
         bench.raising(down(), dependency_retry="1h")
         task_id = bench.create()
         bench.drain()
-
-        with bench.engine.connect() as connection:
-            said = explain_task(connection, task_id, settings=bench.settings()).findings[0]
-
+        said = bench.do(explain_task, task_id, settings=bench.settings()).findings[0]
         assert said.subject == "not due"
         assert "a dependency was down 1 time, first" in said.fact
         assert "charges nothing, 0 failures charged" in said.fact
@@ -180,7 +161,6 @@ class TestDeclarations:
     def test_one_dependency_has_one_breaker(self) -> None:
         registry = Registry()
         handler("a", depends_on=Breaker("bank", probes=1), registry=registry)(lambda ctx: None)
-
         with pytest.raises(HandlerError, match="same Breaker object"):
             handler("b", depends_on="bank", registry=registry)(lambda ctx: None)
 
@@ -193,7 +173,6 @@ class TestDeclarations:
     def test_which_errors_speak_of_the_dependency(self) -> None:
         spec = HandlerSpec("t", lambda ctx: None)
         strict = HandlerSpec("t", lambda ctx: None, on_error={OSError: Reaction.OUTAGE})
-
         assert is_dependency_failure(spec, ValueError())
         assert is_dependency_failure(spec, down())
         assert not is_dependency_failure(spec, Skip())
@@ -234,8 +213,7 @@ class TestBreakers:
         until(lambda: self.state(bench) == "open", 30)
 
         def explained() -> list[str]:
-            with bench.engine.begin() as connection:
-                said = explain_task(connection, ids[-1], settings=bench.settings())
+            said = bench.do(explain_task, ids[-1], settings=bench.settings())
             return [finding.subject for finding in said.findings]
 
         until(lambda: "breaker" in explained(), 10)  # it may run, as one of the last ones
@@ -288,9 +266,7 @@ class TestBreakers:
         counts.add("bank", 0, 1)
         report.report_failures()
         bench.sql("ALTER TABLE away RENAME TO task_breaker_count")
-
         report.report_failures()
-
         assert bench.sql("SELECT sum(bad) FROM task_breaker_count") == 1
 
     def test_what_was_claimed_before_it_opened_is_given_back(self, bench: Bench) -> None:
@@ -334,7 +310,6 @@ class TestBreakers:
     def test_handlers_that_depend_on_nothing_are_not_counted(self) -> None:
         counts = DependencyCounts()
         spec = HandlerSpec("t", lambda ctx: None)
-
         assert counts.watch(spec, lambda: 5) == 5
         assert counts.drain() == {}
 
@@ -347,8 +322,7 @@ class TestBreakers:
         self.work.tidy()
         assert bench.sql("SELECT count(*) FROM task_breaker_held") == 3
 
-        with bench.engine.begin() as connection:
-            rows.override(connection, "bank", rows.BreakerMode.AUTO)
+        bench.do(rows.override, "bank", rows.BreakerMode.AUTO)
 
         assert advance_breakers(self.work.child.database)
         parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"

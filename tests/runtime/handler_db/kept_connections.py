@@ -111,6 +111,5 @@ def test_the_end_past_our_cursors_is_seen_all_the_same(
             raise ValueError
 
     task_id = bench.run_one()
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")

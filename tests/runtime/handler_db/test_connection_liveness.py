@@ -82,9 +82,7 @@ def test_all_connections_that_die_while_idle_cost_nobody_anything(
     child = bench.child()
     first = carry_out(child, bench, name)
     kill_all(bench)
-
     second = carry_out(child, bench, name)
-
     task = bench.task(second)
     assert (task.state, task.attempt, task.crashes, task.error) == ("SUCCEEDED", 1, 0, None)
     assert bench.runs == [first, second]
@@ -119,7 +117,6 @@ def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
 def test_a_scan_at_its_usual_interval_finds_its_connection_not_idle_for_long(bench: Bench) -> None:
     """Else each scan of an idle system would be two transactions."""
     late = timedelta(milliseconds=250)
-
     assert bench.settings().scan_interval + late < timedelta(seconds=IDLE_S)
 
 
@@ -147,7 +144,6 @@ class TestTheFirstStatement:
     ) -> None:
         child = self.dies(bench, is_async=is_async)
         first, second = (carry_out(child, bench, "t") for _ in range(2))
-
         task = bench.task(second)
         assert (task.state, task.attempt, task.crashes) == ("SUCCEEDED", 1, 0)
         assert bench.runs == [first, second, second]
@@ -158,7 +154,6 @@ class TestTheFirstStatement:
     ) -> None:
         child = self.dies(bench)
         first, second = (carry_out(child, bench, "once") for _ in range(2))
-
         assert bench.runs == [first, second]
         error = bench.task(second).error or ""
         assert error.startswith("connection lost: ")
@@ -168,7 +163,6 @@ class TestTheFirstStatement:
         """It is run again once, and then as any other."""
         child = self.dies(bench, always=True)
         first, second = (carry_out(child, bench, "t") for _ in range(2))
-
         assert bench.runs == [first, second, second]
         assert (bench.state(second), bench.task(second).crashes) == ("PENDING", 1)
 
@@ -256,9 +250,7 @@ def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
     with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
         child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
         proxy.lose_request(b"COMMIT\x00")
-
         task_id = carry_out(child, bench, "once")
-
         assert proxy.lost == 1
         child.stop()
     assert bench.effects(task_id) == 0
@@ -314,7 +306,6 @@ def test_runs_of_one_thread_follow_each_other_on_one_connection(bench: Bench) ->
         bench.runs.append(through.execute(PID).scalar())
 
     run(bench, 6)
-
     assert len(set(bench.runs)) == 1
 
 
@@ -363,7 +354,6 @@ def test_what_one_run_sets_no_other_meets(bench: Bench, spoil: Any) -> None:
         spoil(ctx)
 
     run(bench)
-
     assert bench.runs == [(["0", "read committed"], {})] * 3
 
 
@@ -376,7 +366,6 @@ def test_a_transaction_that_a_run_left_open_ends_with_it(bench: Bench) -> None:
         raise ValueError
 
     run(bench)
-
     assert bench.runs == [False] * 3
     assert bench.sql("SELECT count(*) FROM effect") == 0
 
@@ -390,7 +379,6 @@ def test_threads_have_connections_of_their_own(bench: Bench) -> None:
         effect(ctx)
 
     run(bench, 12, extra_threads=3)
-
     assert 2 <= len(set(bench.runs)) <= 4
     assert bench.sql("SELECT count(*) FROM effect") == 12
 
@@ -471,9 +459,7 @@ def test_a_connection_is_lent_again_only_as_it_was(
 
     bench.handler()(twin(h, is_async=is_async))
     ids = [bench.create() for _ in range(2)]
-
     bench.drain(async_connections=1)
-
     first, second = (bench.task(task_id).result for task_id in ids)
     assert bench.states(ids) == ["SUCCEEDED"] * 2
     assert (first == second) is stays

@@ -19,6 +19,7 @@ from tasks_app.domain.finding import Level
 from tasks_app.runtime.handler_db import driver_internals
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tests.environment import in_all_processes, rename
+from tests.factory import do
 from tests.runtime.bench import EFFECT, Bench, effect
 
 # The same promises, kept without what is missing.
@@ -32,10 +33,7 @@ from tests.runtime.handler_db.kept_connections import (  # noqa: F401
     test_what_a_run_kept_writes_into_no_later_run,
 )
 
-pytestmark = [
-    pytest.mark.timeout(90, method="thread"),
-    pytest.mark.usefixtures("cold_connections"),
-]
+pytestmark = [pytest.mark.timeout(90, method="thread"), pytest.mark.usefixtures("cold_connections")]
 
 NOTICE = "has no psycopg:Connection._deallocate as we know it: each run that writes opens a session"
 HANDLERS = """
@@ -69,9 +67,7 @@ def test_each_run_has_a_session_of_its_own(bench: Bench) -> None:
         return ctx.session.scalar(text("SELECT pg_backend_pid()"))
 
     ids = [bench.create() for _ in range(4)]
-
     bench.execute(ids)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert len({bench.task(i).result for i in ids}) == 4
 
@@ -84,16 +80,13 @@ def test_async_runs_write_with_their_outcome(bench: Bench) -> None:
             raise ValueError
 
     ids = [bench.create(payload={"n": n}) for n in range(4)]
-
     bench.drain()
-
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 2
     assert [bench.effects(i) for i in ids] == [1, 0] * 2
 
 
 def test_a_check_up_names_what_is_missing() -> None:
     (found,) = driver_internals.examine()
-
     assert found.level is Level.WARN
     assert NOTICE in found.fact
     assert found.advice == "Install psycopg<3.4,>=3.2.13."
@@ -140,17 +133,13 @@ def test_a_worker_says_so_at_its_start_and_works(
 def test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence(
     engine: Engine, database_url: str, tmp_path: Path, line: str, missing: str
 ) -> None:
-    with engine.begin() as connection:
-        task_id = create_task(connection, "write")
-
+    task_id = do(engine, create_task, "write")
     done = _work(database_url, tmp_path, "import sys, psycopg", line)
-
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"has no {missing} as we know it" in done.stderr
     assert "Install psycopg<3.4,>=3.2.13." in done.stderr
-    with engine.connect() as connection:
-        assert get_task(connection, task_id).state == "PENDING"
+    assert do(engine, get_task, task_id).state == "PENDING"
 
 
 def _work(url: str, folder: Path, *lines: str) -> subprocess.CompletedProcess[str]:

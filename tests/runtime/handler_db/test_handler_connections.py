@@ -136,9 +136,7 @@ def test_writes_by_any_way_stand_if_the_run_succeeds(
             raise ValueError
 
     bench.handler(max_attempts=1)(twin(h, is_async=is_async))
-
     ids = run_many(bench, 8)
-
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 4
     count = "SELECT count(*) FROM task_pending WHERE biz_key = 'of:' || :id"
     stands = [bench.sql(count, id=i) if through in CHILDREN else bench.effects(i) for i in ids]
@@ -206,7 +204,6 @@ def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
 
     bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
     task_id = bench.run_one()
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")
 
@@ -221,7 +218,6 @@ def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench
         by_copy(ctx)
 
     ids = run_many(bench, 4)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert [bench.effects(i) for i in ids] == [1] * 4
 
@@ -366,7 +362,6 @@ def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -
         effect(ctx)
 
     carry_out(bench, [bench.create() for _ in range(12)], extra_threads=3)
-
     assert sorted(bench.runs) == list(range(12))
 
 
@@ -630,7 +625,6 @@ def test_a_run_in_a_row_chooses_how_its_transaction_begins(
         return str(through.execute(text("SHOW transaction_isolation")).scalar())
 
     ids = run_many(bench, 6)
-
     seen = [bench.task(i).result for i in ids]
     assert seen[::2] == ["read committed"] * 3
     assert "read committed" not in seen[1::2]
@@ -647,7 +641,6 @@ def test_the_second_transaction_of_a_run_is_chosen_as_the_first(bench: Bench, en
         return str(ctx.connection.execute(text("SHOW transaction_isolation")).scalar())
 
     task_id = bench.run_one()
-
     assert bench.task(task_id).result == "serializable"
 
 
@@ -659,7 +652,6 @@ def test_nothing_is_begun_before_the_first_statement(bench: Bench) -> None:
         return bool(driver(ctx).info.transaction_status == TransactionStatus.IDLE)
 
     task_id = bench.run_one()
-
     assert bench.task(task_id).result is True
 
 
@@ -694,10 +686,8 @@ def test_who_drops_what_is_prepared_may_run_once(bench: Bench) -> None:
             ctx.session.execute(text("DEALLOCATE ALL"))
 
     ids = [bench.create(), bench.create(biz_key="drops"), bench.create()]
-
     for task_id in ids:
         carry_out(bench, [task_id])
-
     assert bench.states(ids) == ["SUCCEEDED"] * 3
 
 
@@ -708,7 +698,6 @@ def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench:
         ctx.session.execute(text("SET search_path TO nowhere"))
 
     task_id = bench.run_one()
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 
@@ -722,7 +711,6 @@ def test_who_keeps_a_dead_connection_keeps_no_other(bench: Bench) -> None:
 
     child = warm(bench.child())
     child.execute([bench.create() for _ in range(6)])
-
     assert [of_run() for of_run in kept[1:]] == [None] * 5
 
 
@@ -820,9 +808,7 @@ def test_an_end_that_cannot_be_prepared_harms_its_own_run_alone(
             ctx.session.execute(text("CREATE TEMP TABLE task_completed ()"))
 
     bench.handler(max_attempts=1)(twin(h, is_async=is_async))
-
     ids = run_many(bench, 4, async_connections=1, async_concurrency=1)
-
     assert bench.states(ids) == ["FAILED", *["SUCCEEDED"] * 3]
 
 
@@ -835,7 +821,6 @@ def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None
 
     bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
     task_id = bench.run_one()
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
     assert "ended the transaction" in (bench.task(task_id).error or "")
 
@@ -849,7 +834,6 @@ def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
         driver(ctx).prepare_threshold = 0
 
     carry_out(bench, [bench.create() for _ in range(3)])
-
     assert bench.runs == [(None, 5)] * 3
 
 

@@ -60,7 +60,6 @@ def test_coroutines_of_a_handler_take_turns(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.execute([task_id])
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 5)
 
 
@@ -132,7 +131,6 @@ def test_rows_can_be_streamed(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.execute([task_id])
-
     assert bench.task(task_id).result == 3000 * 3001 // 2
 
 
@@ -145,7 +143,6 @@ def test_outside_of_a_greenlet_nothing_is_sent(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.execute([task_id])
-
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 0)
 
 
@@ -378,5 +375,4 @@ def test_its_session_names_its_engine(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.execute([task_id])
-
     assert bench.state(task_id) == "SUCCEEDED"

@@ -87,7 +87,6 @@ def test_each_row_is_in_one_page(bench: Bench, items, source) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.runs == [10, 10, 5]
     assert seen(bench) == [1] * 25
@@ -125,7 +124,6 @@ def test_the_next_attempt_goes_on_behind_the_last_commit(bench: Bench, items, so
 
     bench.create()
     bench.drain()
-
     assert bench.runs == [(1, 4)] * 3 + [(2, 4)] * 4 + [(2, 1)]
     assert seen(bench) == [1] * 25
 
@@ -140,7 +138,6 @@ def test_a_page_is_committed_when_the_next_one_is_wanted(bench: Bench, items) ->
 
     bench.create()
     bench.drain()
-
     assert bench.runs == [0, 10, 20, 25]
 
 
@@ -191,7 +188,6 @@ def test_an_empty_table(bench: Bench, items) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert (bench.runs, bench.state(task_id)) == ([], "SUCCEEDED")
 
 
@@ -241,8 +237,7 @@ def test_a_queue_that_stands_still_gets_it_back_uncharged_at_the_end_of_a_page(
     def met(page: list[Any]) -> None:
         pages.append(len(page))
         if len(pages) == 1:
-            with bench.engine.begin() as connection:
-                stop(connection)
+            bench.do(stop)
 
     if is_async:
 
@@ -285,7 +280,6 @@ def test_a_cancelled_task_ends_between_two_pages(bench: Bench, items) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "CANCELLED"
     assert sum(seen(bench)) == 10
 
@@ -299,7 +293,6 @@ def test_what_is_finished_all_the_same_ends_well(bench: Bench, items) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -334,7 +327,6 @@ def refused(bench: Bench, error: type[Exception], match: str, **source: Any) -> 
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.runs[-1:] == ["refused"]
 
@@ -373,9 +365,7 @@ def test_what_would_go_wrong_is_refused(bench: Bench, items, error, match, sourc
 )
 def test_rows_without_a_key_are_not_passed_over(bench: Bench, items, source) -> None:
     bench.sql("UPDATE item SET kind = NULL WHERE id = 20")
-
     refused(bench, ValueError, "key is NULL", size=5, **source)
-
     assert bench.runs == ["refused"]
 
 
@@ -388,7 +378,6 @@ def test_two_loops_of_one_name(bench: Bench, items) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -405,7 +394,6 @@ def test_the_wrong_kind_of_for(bench: Bench, items) -> None:
 
     ids = [bench.create("async"), bench.create("plain")]
     bench.drain()
-
     assert bench.states(ids) == ["SUCCEEDED"] * 2
 
 
@@ -417,7 +405,6 @@ def test_our_name_in_a_checkpoint_is_refused(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.drain()
-
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -431,7 +418,6 @@ def test_grouped_rows(bench: Bench, items) -> None:
 
     bench.create()
     bench.drain()
-
     assert bench.runs == [("k0", 8), ("k1", 9), ("k2", 8)]
 
 

@@ -64,7 +64,6 @@ def declare(bench: Bench, is_async: bool, run: Callable[[Any], Any]) -> None:
         async def waits(ctx: Any) -> Any:
             await asyncio.sleep(0)
             return run(ctx)
-
     else:
         bench.handler()(run)
 
@@ -82,13 +81,7 @@ def test_the_first_is_outermost_and_surrounds_the_whole_handler(
 
     work(bench, outer, inner)
 
-    assert CALLS == [
-        "outer before t",
-        "inner before",
-        "handler",
-        "inner after",
-        "outer after",
-    ]
+    assert CALLS == ["outer before t", "inner before", "handler", "inner after", "outer after"]
     assert bench.task(task_id).result == f"task {task_id}"
 
 
@@ -99,9 +92,7 @@ def test_what_the_handler_raises_passes_through_all_layers(bench: Bench, is_asyn
 
     declare(bench, is_async, run)
     task_id = bench.create(max_attempts=1)
-
     work(bench, outer, inner)
-
     assert "inner saw broken" in CALLS
     assert bench.task(task_id).error == "ValueError: broken"
 
@@ -115,9 +106,7 @@ def test_a_layer_may_replace_what_is_returned_or_raised(bench: Bench) -> None:
 
     bench.raising(ValueError("broken"))
     task_id = bench.create()
-
     work(bench, rescue)
-
     assert (bench.state(task_id), bench.task(task_id).result) == ("SUCCEEDED", "rescued")
 
 
@@ -131,9 +120,7 @@ def test_what_a_layer_raises_is_the_outcome_and_effects_roll_back(bench: Bench) 
         effect(ctx)
 
     task_id = bench.create(max_attempts=1)
-
     work(bench, strict)
-
     assert bench.task(task_id).error == "LookupError: not today"
     assert bench.effects(task_id) == 0
 
@@ -141,9 +128,7 @@ def test_what_a_layer_raises_is_the_outcome_and_effects_roll_back(bench: Bench) 
 def test_a_layer_that_does_not_call_the_rest_ends_the_run(bench: Bench) -> None:
     bench.succeeding()
     task_id = bench.create()
-
     work(bench, lambda ctx, call: "instead")
-
     assert (bench.runs, bench.task(task_id).result) == ([], "instead")
 
 
@@ -175,11 +160,9 @@ def test_those_of_the_settings_go_around_the_declared_ones(bench: Bench) -> None
     bench.succeeding()
     bench.create()
     settings = bench.settings(middleware=f"{HERE}:outer, {HERE}:inner")
-
     assert load_middleware(settings.layers) == (outer, inner)
     assert load_middleware(()) == (inner,)
     run_work(settings, registry=bench.registry, drain=True)
-
     assert CALLS == ["outer before t", "inner before", "inner after", "outer after"]
 
 

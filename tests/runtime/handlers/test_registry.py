@@ -41,7 +41,6 @@ def test_what_is_declared_is_what_is_known(registry: Registry) -> None:
     async def grant(ctx: Any, payload: Order) -> None: ...
 
     spec = registry.get("points.grant")
-
     assert spec is not None
     assert (spec.queue, spec.max_attempts, spec.is_async) == ("points", 3, True)
     assert spec.takes_payload
@@ -161,7 +160,6 @@ if __name__ == "__main__":
         package.mkdir()
         for file in (package / "__init__.py", package / "mails.py", tmp_path / "hello.py"):
             file.write_text("" if file.name == "__init__.py" else self.SCRIPT)
-
         assert self.run("hello.py", folder=tmp_path).stdout == "hello.say\n"
         assert self.run("-m", "shop.mails", folder=tmp_path).stdout == "shop.mails.say\n"
         assert (
@@ -190,14 +188,12 @@ if __name__ == "__main__":
 def test_a_refusal_names_the_option(registry: Registry, options: dict, said: str) -> None:
     with pytest.raises(HandlerError) as refused:
         handler("t", registry=registry, **options)(lambda ctx: None)
-
     assert said in str(refused.value)
 
 
 def test_an_unknown_option_is_answered_with_all_that_there_are(registry: Registry) -> None:
     with pytest.raises(HandlerError) as refused:
         handler("x", registry=registry, retri="5s")  # type: ignore[call-overload]
-
     said, _, allowed = str(refused.value).partition(" Allowed: ")
     assert said == "Handler 'x' has no option retri; perhaps retry is meant."
     assert {"retry", "queue", "cron", "on_error"} <= set(allowed.rstrip(".").split(", "))
@@ -220,10 +216,8 @@ class TestLoading:
     ) -> None:
         (tmp_path / "needs_something.py").write_text("import not_installed_at_all\n")
         monkeypatch.syspath_prepend(tmp_path)
-
         with pytest.raises(ModuleNotFoundError, match="not_installed_at_all"):
             load_handlers(["needs_something"])
-
         sys.modules.pop("needs_something", None)
 
 

@@ -50,7 +50,6 @@ def procedure(bench: Bench, body: str, arguments: str = "") -> None:
 class TestDeclared:
     def test_it_is_a_handler_with_all_options(self, bench: Bench, declare: Declare) -> None:
         made = declare(NOTE, "report.note", queue="reports", retry="5s,30s", timeout="30s")
-
         spec = bench.registry.get("report.note")
         assert spec is made.spec
         assert (spec.queue, spec.max_attempts, spec.is_async) == ("reports", 3, False)
@@ -70,7 +69,6 @@ class TestDeclared:
         elsewhere = {"__name__": "elsewhere", "sql_handler": sql_handler, "registry": registry}
         sql_handler("t", NOTE, registry=registry)
         sql_handler("t", NOTE, registry=registry)
-
         with pytest.raises(
             HandlerError, match=r"handled by .*test_sql_handler\.sql_handler\('t'\)"
         ):
@@ -79,7 +77,6 @@ class TestDeclared:
     def test_a_schedule_of_its_own_gives_no_values(self, bench: Bench, declare: Declare) -> None:
         declare("SELECT 1", "without", every="1h")
         assert "without" in bench.registry.schedules
-
         with pytest.raises(HandlerError, match=r"needs id, note\. Use schedule\("):
             declare(NOTE, "with", every="1h")
 
@@ -88,9 +85,7 @@ class TestValues:
     def test_a_value_is_never_part_of_the_statement(self, bench: Bench, declare: Declare) -> None:
         declare()
         ids = [bench.create("t", {"id": n, "note": NASTY}) for n in range(6)]
-
         bench.execute(ids)
-
         assert {bench.task(i).state for i in ids} == {"SUCCEEDED"}
         assert notes(bench) == [(n, NASTY) for n in range(6)]
 
@@ -101,12 +96,10 @@ class TestValues:
         words = "concat_ws('|', day + 1, n * 2, NOT yes, lines->1, nothing IS NULL, größe)"
         procedure(bench, f"BEGIN INSERT INTO effect VALUES (1, {words}); END", given)
         declare("CALL work(:day, :n, :yes, :lines, :nothing, :größe)")
-
         task = ran(
             {"day": "2026-02-28", "n": 1.25, "yes": True, "lines": [1, {"a": None}]}
             | {"nothing": None, "größe": 2**62}
         )
-
         assert task.state == "SUCCEEDED", bench.attempts(task.id)
         assert notes(bench) == [(1, f'2026-03-01|2.50|f|{{"a": null}}|t|{2**62}')]
 
@@ -127,9 +120,7 @@ class TestValues:
         self, bench: Bench, declare: Declare, ran: Callable[..., Task]
     ) -> None:
         declare(retry="1h,1h")
-
         task = ran({"id": 1})
-
         assert task.state == "FAILED"
         assert bench.attempts(task.id)[0].message.startswith("payload.note is refused")
         assert notes(bench) == []
@@ -138,9 +129,7 @@ class TestValues:
         self, bench: Bench, declare: Declare, ran: Callable[..., Task]
     ) -> None:
         declare("INSERT INTO effect SELECT 5 % 3, 'per cent' FROM generate_series(1, 3)")
-
         task = ran()
-
         assert (task.state, task.result) == ("SUCCEEDED", {"rows": 3})
         assert notes(bench) == [(2, "per cent")] * 3
 
@@ -151,9 +140,7 @@ class TestOutcome:
     ) -> None:
         procedure(bench, "BEGIN INSERT INTO effect VALUES (1, 'gone'); PERFORM 1/0; END")
         declare("CALL work()", retry="1h")
-
         task = ran()
-
         assert (task.state, task.failures) == ("PENDING", 1)
         assert "division by zero" in bench.attempts(task.id)[0].message
         assert notes(bench) == []
@@ -163,7 +150,6 @@ class TestOutcome:
     ) -> None:
         declare("SELECT 1 / :n::int", max_attempts=1)
         task = ran({"n": 0})
-
         assert "division by zero" in str(task.error)
         assert not bench.attempts(task.id)[0].traceback
 
@@ -175,9 +161,7 @@ class TestOutcome:
         procedure(bench, f"BEGIN INSERT INTO effect VALUES (1, 'stale'); {theft}; END")
         declare("CALL work()")
         task_id = bench.create("t")
-
         bench.execute([task_id])
-
         assert notes(bench) == []
         assert bench.task(task_id).state == "RUNNING"
 
@@ -186,9 +170,7 @@ class TestOutcome:
     ) -> None:
         procedure(bench, "BEGIN INSERT INTO effect VALUES (1, 'called'); END")
         declare("CALL work()")
-
         task = ran()
-
         assert (task.state, task.result) == ("SUCCEEDED", None)
         assert notes(bench) == [(1, "called")]
 
@@ -198,9 +180,7 @@ class TestOutcome:
     ) -> None:
         procedure(bench, f"BEGIN INSERT INTO effect VALUES (1, 'early'); {word}; END")
         declare("CALL work()", retry="1h,1h")
-
         task = ran()
-
         assert task.state == "FAILED"
         assert "for example by COMMIT in a procedure" in bench.attempts(task.id)[0].message
         assert notes(bench) == []
@@ -233,9 +213,7 @@ class TestTimeout:
     ) -> None:
         declare("SELECT pg_sleep(:s::float)", timeout="1h", retry="1h")
         task_id = bench.create("t", {"s": 20}, timeout="100ms")
-
         bench.beside(bench.execute, [task_id]).join(30)
-
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
         assert "cannot enforce" not in caplog.text
 
@@ -262,14 +240,12 @@ class TestTimeout:
         declare("SELECT pg_sleep(:s::float) AS cancel_me", timeout="1h", retry="1h")
         task_id = bench.create("t", {"s": 20})
         running = bench.beside(bench.execute, [task_id])
-
         cancel = (
             "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity"
             " WHERE state = 'active' AND query LIKE '%AS cancel_me%' AND pid <> pg_backend_pid()"
         )
         until(lambda: bench.sql(cancel))
         running.join(30)
-
         assert "due to user request" in bench.attempts(task_id)[0].message
 
     def test_the_limit_is_gone_before_the_next_task(
@@ -281,8 +257,6 @@ class TestTimeout:
         declare(shown, "free")
         ids = [bench.create(name) for name in ("limited", "free", "limited", "free")]
         monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 60.0)
-
         bench.execute(ids)
-
         found = [note for _, note in notes(bench)]
         assert sorted(note == "0" for note in found) == [False, False, True, True]

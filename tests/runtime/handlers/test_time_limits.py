@@ -80,7 +80,6 @@ def test_an_alarm_that_another_thread_has_set_is_not_its_own() -> None:
     with time_limit(60):
         signal.raise_signal(signal.SIGALRM)
         left_s, _ = signal.getitimer(signal.ITIMER_REAL)
-
     assert 0 < left_s <= 60
 
 
@@ -92,9 +91,7 @@ class TestSync:
             busy()
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         task = bench.task(task_id)
         assert (task.state, task.failures, bench.effects(task_id)) == ("PENDING", 1, 0)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
@@ -105,9 +102,7 @@ class TestSync:
         for name, is_async in (("t", False), ("a", True)):
             bench.registry.add(slow_spec(name, is_async=is_async))
         ids = [bench.create("t"), bench.create("a")]
-
         bench.execute(ids)
-
         assert [bench.task(task_id).error for task_id in ids] == ["KeyError: 0.05"] * 2
 
     @pytest.mark.test_all
@@ -134,9 +129,7 @@ class TestSync:
             busy()
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         assert bench.state(task_id) == "FAILED"
 
     @pytest.mark.test_all
@@ -193,9 +186,7 @@ class TestSync:
         # Longer than the way to the statement: who swallows a limit before it has succeeded.
         bench.handler(timeout="1s", max_attempts=1)(twin(h, is_async=is_async))
         task_id = bench.create()
-
         bench.execute([task_id])
-
         assert (bench.task(task_id).error or "").startswith("HandlerTimeoutError: ")
 
     @pytest.mark.test_all
@@ -206,9 +197,7 @@ class TestSync:
             return 1
 
         ids = [bench.create() for _ in range(4)]
-
         bench.execute(ids)
-
         assert bench.states(ids) == ["SUCCEEDED"] * 4
 
     def test_a_library_that_took_the_alarm_clock_does_not_disarm_later_limits(
@@ -223,9 +212,7 @@ class TestSync:
             busy(5)
 
         ids = [bench.create("slow"), bench.create("taker"), bench.create("slow")]
-
         bench.execute(ids)
-
         assert bench.states(ids) == ["FAILED", "SUCCEEDED", "FAILED"]
 
 
@@ -238,9 +225,7 @@ class TestAsync:
             await asyncio.sleep(20)
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 1)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
@@ -253,9 +238,7 @@ class TestAsync:
                 await asyncio.sleep(20)
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         assert bench.task(task_id).error == "TimeoutError"
 
     def test_a_handler_that_is_cancelled_by_its_own_code_is_charged(self, bench: Bench) -> None:
@@ -264,12 +247,10 @@ class TestAsync:
             raise asyncio.CancelledError
 
         task_id = bench.create()
-
         bench.execute([task_id])
         assert bench.state(task_id) == "PENDING", "perhaps another's handler did it"
         bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
         bench.execute([task_id])
-
         assert bench.state(task_id) == "FAILED"
 
     def test_session_effects_and_outcome_are_one_commit(self, bench: Bench) -> None:
@@ -281,9 +262,7 @@ class TestAsync:
             return "ok"
 
         ids = [bench.create() for _ in range(3)]
-
         bench.drain()
-
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1]
 
@@ -293,9 +272,7 @@ class TestAsync:
             _ = ctx.connection
 
         task_id = bench.create()
-
         bench.execute([task_id])
-
         assert "await ctx.session.connection()" in (bench.task(task_id).error or "")
 
 
@@ -303,7 +280,6 @@ class TestTheAlarmItself:
     def test_nothing_rings_behind_a_block_that_ended_in_time(self) -> None:
         with time_limit(0.05):
             pass
-
         busy(0.1)
 
     def test_outside_the_main_thread_nothing_is_raised(self, bench: Bench) -> None:
@@ -315,7 +291,6 @@ class TestTheAlarmItself:
             done.set()
 
         bench.beside(run).join(5)
-
         assert done.is_set()
 
     def test_a_limit_of_a_tasks_own_that_does_nothing_is_said_once(
@@ -324,9 +299,7 @@ class TestTheAlarmItself:
         bench.succeeding()
         ids = [bench.create(timeout="1s", hard_timeout="1m") for _ in range(3)]
         child = bench.child()
-
         bench.beside(child.execute, ids).join(10)
-
         said = [m for m in caplog.messages if "has its own" in m]
         assert bench.states(ids) == ["SUCCEEDED"] * 3
         assert len(said) == 1

@@ -89,7 +89,6 @@ def offer(hinter: HintSender, *ids: int, queue: str = "q", at: float = 0.0) -> N
 def test_they_go_out_from_the_thread_that_offers_them(hinter: HintSender, line: Line) -> None:
     offer(hinter, 1, 2)
     offer(hinter, 3)
-
     assert line.started == [[1, 2], [3]]
     assert line.threads == {threading.get_ident()}
     assert line.published == []
@@ -98,9 +97,7 @@ def test_they_go_out_from_the_thread_that_offers_them(hinter: HintSender, line: 
 
 def test_what_is_not_answered_is_sent_again(hinter: HintSender, line: Line) -> None:
     line.answer = ConnectionError()
-
     offer(hinter, 1)
-
     assert line.started == line.published == [[1]]
     assert hinter.counts == HintCounts(sent=2)
 
@@ -110,7 +107,6 @@ def test_what_cannot_be_started_goes_the_other_way(hinter: HintSender, line: Lin
     offer(hinter, 1)
     line.error, line.can_start = None, False
     offer(hinter, 2)
-
     assert line.started == []
     assert line.published == [[1], [2]]
 
@@ -121,7 +117,6 @@ def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line
         hinter.offer([Hint("q", n)])
     line.answered.set()
     hinter.flush(20)
-
     assert line.started == [[1]]
     assert [i for ids in line.published for i in ids] == [2, 3, 4]
 
@@ -131,7 +126,6 @@ def test_nothing_is_started_after_a_burst(line: Line, monkeypatch: pytest.Monkey
     hints = HintChannel(lambda: line, HintCounts())
     messages = [Message("q", [n]) for n in range(hint_sender.BURST + 1)]
     hints.send(messages)
-
     assert not hints.start(Message("q", [100]))
     assert line.started == []
 
@@ -175,7 +169,6 @@ def test_nothing_is_started_into_a_silence(
 @pytest.mark.test_all
 def test_nothing_is_started_before_it_is_due(hinter: HintSender, line: Line) -> None:
     hinter.offer([Hint("q", 1, at=time.monotonic() + 3600)])
-
     assert line.started == []
 
 
@@ -184,7 +177,6 @@ def test_a_queue_is_looked_at_before_anything_is_started_into_it(
 ) -> None:
     offer(hinter, 1, queue="other")
     offer(hinter, 2, queue="other")
-
     assert line.published == [[1]]
     assert line.started == [[2]]
     assert line.looks == 2
@@ -197,7 +189,6 @@ def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     line.depths = hint_sender.DEEP
     for n in range(1, 2 * hint_sender.LOOK_EVERY):
         offer(hinter, n)
-
     assert len(line.started) == hint_sender.LOOK_EVERY - 1
     assert hinter.counts.silent == hint_sender.LOOK_EVERY
 
@@ -208,7 +199,6 @@ def test_many_at_once_and_those_of_several_queues_go_the_other_way(
     offer(hinter, *range(MOST_AT_ONCE + 1))
     hinter.offer([Hint("q", 1000), Hint("other", 1001)])
     until(lambda: hinter.counts.sent == MOST_AT_ONCE + 4)
-
     assert line.started == []
 
 
@@ -222,7 +212,6 @@ def test_a_url_that_cannot_be_used_is_said_whole_and_once(caplog: pytest.LogCapt
     for _ in range(3):
         broken.send([Message("mail", [1])])
         clock.now += hint_sender.LONGEST_SILENCE_S
-
     (said,) = [record.getMessage() for record in caplog.records]
     assert "(The URL in X asks Sentinel for no master. Put it in): tasks start at" in said
 
@@ -234,7 +223,6 @@ def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:
     queue.put("third", now + 0.10)
     queue.put("second", now + 0.05)
     queue.put("first")
-
     assert [queue.get() for _ in range(3)] == ["first", "second", "third"]
     assert time.monotonic() >= now + 0.10
     assert len(queue) == 0
@@ -244,7 +232,6 @@ def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:
 def test_nothing_comes_out_early() -> None:
     queue: DelayQueue[str] = DelayQueue()
     queue.put("later", time.monotonic() + 3600)
-
     with pytest.raises(Empty):
         queue.get(wait=False)
     assert len(queue) == 1
@@ -257,8 +244,6 @@ def test_who_waits_for_a_later_one_gets_what_comes_in_before() -> None:
     got: list[str] = []
     thread = threading.Thread(target=lambda: got.append(queue.get()), daemon=True)
     thread.start()
-
     queue.put("now")
     thread.join(10)
-
     assert got == ["now"]

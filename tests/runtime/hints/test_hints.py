@@ -41,9 +41,7 @@ class TestWhatIsTold:
     def test_a_committed_task_and_not_before(self, session: Session, ear: Ear) -> None:
         task_id = create_task(session, "t", queue="mail")
         assert told(ear) == []
-
         session.commit()
-
         assert told(ear) == [task_id]
         assert ear.messages == [("mail", [task_id])]
 
@@ -53,7 +51,6 @@ class TestWhatIsTold:
         second = create_task(session, "t")
         session.commit()
         session.commit()
-
         assert told(ear) == [first, second]
 
     def test_nothing_of_a_rollback(self, bench: Bench, session: Session, ear: Ear) -> None:
@@ -74,13 +71,11 @@ class TestWhatIsTold:
         session.execute(text("CREATE TEMP TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
         session.execute(text("INSERT INTO late VALUES (1), (1)"))
         create_task(session, "t")
-
         with pytest.raises(IntegrityError):
             session.commit()
         session.rollback()
         last = create_task(session, "t")
         session.commit()
-
         assert told(ear) == [last]
 
     def test_of_savepoints_what_was_released_and_committed(
@@ -112,7 +107,6 @@ class TestWhatIsTold:
             session.get_transaction().rollback()  # type: ignore[union-attr]
         last = create_task(session, "t")
         session.commit()
-
         assert told(ear) == [last]
 
     def test_a_session_that_lives_long_keeps_nothing_of_the_past(
@@ -124,14 +118,12 @@ class TestWhatIsTold:
                 raise ZeroDivisionError
             create_task(session, "t")
             end()
-
             assert session.info == {_NOTES: {}}
 
     def test_a_commit_releases_savepoints_that_are_open(self, session: Session, ear: Ear) -> None:
         session.begin_nested()
         task_id = create_task(session, "t")
         session.get_transaction().commit()  # type: ignore[union-attr]
-
         assert told(ear) == [task_id]
 
     def test_a_task_that_is_created_in_a_flush(self, session: Session, ear: Ear) -> None:
@@ -160,14 +152,12 @@ class TestWhatIsTold:
         holder = create_task(session, "t", unique_key="k")
         create_task(session, "t", unique_key="k")
         session.commit()
-
         assert told(ear) == [holder]
 
     def test_many_go_together_by_queue(self, session: Session, ear: Ear) -> None:
         new = [NewTask("t", None, {"queue": f"q{n % 2}"}) for n in range(800)]
         ids = create_tasks(session, new)
         session.commit()
-
         assert sorted(told(ear)) == ids
         assert {queue for queue, _ in ear.messages} == {"q0", "q1"}
         assert len(ear.messages) <= 6
@@ -176,7 +166,6 @@ class TestWhatIsTold:
     def test_nobody_waits_for_the_first_of_very_many(self, session: Session, ear: Ear) -> None:
         create_tasks(session, [NewTask("t")] * (BULK + 1))
         session.commit()
-
         assert told(ear) == []
 
     def test_a_session_that_was_open_before_the_first_hint(self, bench: Bench, ear: Ear) -> None:
@@ -187,7 +176,6 @@ class TestWhatIsTold:
             first.commit()
             ids.append(create_task(early, "t"))
             early.commit()
-
         assert told(ear) == ids
 
     def test_tasks_that_a_handler_creates(self, bench: Bench, ear: Ear) -> None:
@@ -224,7 +212,6 @@ class TestWhatIsDueSoon:
         second = create_task(session, "t", delay="0.6s")
         first = create_task(session, "t", delay="0.3s")
         session.commit()
-
         until(lambda: len(ear.ids) == 2)
         assert ear.ids == [first, second]
         assert [at >= began + 0.3 * n for n, at in enumerate(ear.instants, 1)] == [True, True]
@@ -234,9 +221,7 @@ class TestWhatIsDueSoon:
         create_task(session, "t", delay="1.4s")
         session.commit()
         began = time.monotonic()
-
         HINTS.flush()
-
         assert time.monotonic() - began < 1
         assert ear.ids == []
 
@@ -246,9 +231,7 @@ class TestWhatIsDueSoon:
             raise Retry(after=payload["after"])
 
         short, long = (bench.create(payload={"after": after}) for after in ("0.2s", "1m"))
-
         bench.execute([short, long])
-
         until(lambda: ear.ids)
         due = "SELECT due_at <= now() FROM task_pending WHERE id = :id"
         until(lambda: bench.sql(due, id=short))  # a slow child has met its next attempt
@@ -257,9 +240,7 @@ class TestWhatIsDueSoon:
 
 class TestWhatCannotBeKnown:
     def test_a_connection_says_nothing(self, bench: Bench, ear: Ear) -> None:
-        with bench.engine.begin() as connection:
-            create_task(connection, "t")
-
+        bench.do(create_task, "t")
         assert told(ear) == []
 
     @pytest.mark.parametrize("mode", ["rollback_only", "create_savepoint", "control_fully"])
@@ -271,7 +252,6 @@ class TestWhatCannotBeKnown:
             if outer.is_active:
                 assert bench.sql("SELECT count(*) FROM task_pending") == 0
                 outer.commit()
-
         assert wait_of(bench, task_id) == timedelta(0)
         assert told(ear) == []
 
@@ -333,7 +313,6 @@ class TestWhenHintsAreOff:
         monkeypatch.setenv(variable, value)
         ids = [create_task(session, "t") for _ in range(2)]
         session.commit()
-
         assert told(ear) == []
         assert [wait_of(bench, i) for i in ids] == [timedelta(0)] * 2
         assert HINTS._sender is None
@@ -356,9 +335,7 @@ class TestTheHinter:
         hinter.flush(10)
         hinter.offer([])
         assert threading.active_count() == before
-
         offer(hinter, 1)
-
         assert threading.active_count() == before + 1
         assert ear.ids == [1]
 
@@ -395,7 +372,6 @@ class TestTheHinter:
             hinter.offer([Hint("q", n)])
         ear.open.set()
         hinter.flush(10)
-
         assert [len(ids) for _, ids in ear.messages] == [1, 500, 198]
         assert ear.ids == list(range(1, 700))
 
@@ -407,7 +383,6 @@ class TestTheHinter:
         few = range(line_room.BURST // 2)  # a flush may take a round of its own
         for n in few:
             offer(hinter, n)
-
         assert ear.messages == [("q", [n]) for n in few]
 
     @pytest.mark.test_all
@@ -417,7 +392,6 @@ class TestTheHinter:
             hinter.offer([Hint("q", n)])
             time.sleep(0)  # let it publish, if it would
         hinter.flush(10)
-
         assert ear.ids == list(range(2_000))
         booked = (time.monotonic() - began) / line_room.WINDOW_S
         assert len(ear.messages) <= booked + line_room.BURST + 2
@@ -429,7 +403,6 @@ class TestTheHinter:
         offered = 2 * hinter_room.MOST_WAITING
         hinter.offer(Hint("q", n) for n in range(offered))
         hinter.offer([Hint("q", offered)])
-
         assert hinter.counts.dropped >= offered - hinter_room.MOST_WAITING - hinter_room.MOST_IDS
 
     def test_after_an_error_it_is_silent_for_longer_and_longer_and_says_so_once(
@@ -498,7 +471,6 @@ class TestTheHinter:
     def test_a_queue_that_no_worker_has_made_gets_none(self, hinter: HintSender, ear: Ear) -> None:
         ear.depths["unmade"] = None
         offer(hinter, 1, "unmade")
-
         assert ear.ids == []
         assert hinter.counts.silent == 1
 
@@ -567,7 +539,6 @@ def test_who_ends_the_last_member_hints_at_the_callback(
         @bench.handler("t")
         async def _(ctx: Any) -> None:
             await ctx.session.execute(text("SELECT 1"))
-
     else:
 
         @bench.handler("t")
@@ -577,8 +548,7 @@ def test_who_ends_the_last_member_hints_at_the_callback(
                 ctx.session.execute(text("SELECT 1"))
 
     callback = NewTask("then")
-    with bench.engine.begin() as connection:
-        group = create_group(connection, [NewTask("t")] * 2, then=callback, on_failure=callback)
+    group = bench.do(create_group, [NewTask("t")] * 2, then=callback, on_failure=callback)
 
     bench.execute(group.task_ids)
 
@@ -594,7 +564,6 @@ def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
             then = NewTask("then", None, options)  # type: ignore[arg-type]
             group = create_group(connection, [NewTask("t")], then=then)
         bench.execute(group.task_ids)
-
     assert told(ear) == []
 
 
@@ -602,9 +571,6 @@ def test_successes_of_plain_tasks_ask_for_nothing_new() -> None:
     """What a plain settle returns, and what it costs, is as it was."""
     from tasks_app.pool.runs import settle, settle_success
 
-    for statement in (
-        settle._SUCCEEDED().text,
-        settle_success._WORDS["", False][1].decode(),
-    ):
+    for statement in (settle._SUCCEEDED().text, settle_success._WORDS["", False][1].decode()):
         assert "called" not in statement
         assert "task_group" not in statement

@@ -58,8 +58,7 @@ def test_payload_and_result_are_kept_outside_of_the_row(bench: Bench, kept: dict
     assert task.state == "SUCCEEDED"
     assert (reference_of(task.payload), reference_of(task.result)) != (None, None)
     assert values(bench) == 2
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, task)
+    full = bench.do(load_large_values, task)
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
@@ -68,12 +67,9 @@ def test_fifty_megabytes_go_there_and_back(bench: Bench, kept: dict[str, Any]) -
     echo(bench)
     payload = {"text": "".join(f"{n:08x}" for n in range(50 * 1024 * 1024 // 8))}
     task_id = bench.create(payload=payload)
-
     bench.drain(**kept)
-
     assert bench.runs == [payload]
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, bench.task(task_id))
+    full = bench.do(load_large_values, bench.task(task_id))
     assert full.result == {"echo": payload}
 
 
@@ -92,7 +88,6 @@ def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) ->
 
     task_id = bench.create()
     bench.drain(**kept)
-
     assert "result cannot be stored" in str(bench.task(task_id).error)
 
 
@@ -104,7 +99,6 @@ def test_an_async_handler_has_it_too(bench: Bench, kept: dict[str, Any]) -> None
 
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
-
     assert bench.runs == [BIG]
     assert reference_of(bench.task(task_id).result)
 
@@ -117,19 +111,14 @@ def test_a_result_commits_with_what_its_handler_wrote(bench: Bench, kept: dict[s
 
     task_id = bench.create()
     bench.drain(**kept)
-
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).result == BIG
+    assert bench.do(load_large_values, bench.task(task_id)).result == BIG
 
 
 def test_one_among_many_is_large(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
-    with bench.engine.begin() as connection:
-        create_tasks(connection, [NewTask("t", BIG if n == 7 else {"n": n}) for n in range(20)])
+    bench.do(create_tasks, [NewTask("t", BIG if n == 7 else {"n": n}) for n in range(20)])
     assert values(bench) == 1
-
     bench.drain(**kept)
-
     assert BIG in bench.runs
     assert len(bench.runs) == 20
 
@@ -181,19 +170,16 @@ def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
     first = bench.create(payload=BIG, unique_key="k")
     assert not bench.create(payload={"text": "y" * 100_000}, unique_key="k").created
     assert values(bench) == 1
-
     new = {"text": "z" * 100_000}
     assert bench.create(payload=new, unique_key="k", on_conflict="replace_payload") == first
     bench.drain(**kept)
-
     assert bench.runs == [new]
 
 
 def test_members_of_groups_may_be_large_but_no_callback_and_no_schedule(
     bench: Bench, kept: dict[str, Any]
 ) -> None:
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t", BIG)])
+    bench.do(create_group, [NewTask("t", BIG)])
     assert values(bench) == 1
     with bench.engine.begin() as connection:
         with pytest.raises(InvalidTaskError, match=r"then"):
@@ -215,9 +201,7 @@ def test_a_reference_opens_no_value_of_another_task(bench: Bench, kept: dict[str
     reference = reference_of(bench.task(owner).payload)
     assert isinstance(reference, Reference)
     thief = bench.sql("SELECT task_create('t', CAST(:p AS jsonb))", p=str(reference))
-
     bench.drain(**kept)
-
     assert bench.runs == []
     assert "is missing" in str(bench.task(thief).error)
 
@@ -237,8 +221,7 @@ def test_a_worker_without_the_setting_loads_it(bench: Bench, kept: dict[str, Any
     task_id = bench.create(payload=BIG)
     bench.drain()
     assert bench.runs == [BIG]
-    with bench.engine.connect() as connection:
-        assert get_task(connection, task_id) == bench.task(task_id)
+    assert bench.do(get_task, task_id) == bench.task(task_id)
 
 
 LONG_AGO = datetime(2020, 1, 1, 12, tzinfo=UTC)
@@ -272,8 +255,7 @@ def old_days(bench: Bench) -> Iterator[None]:
 def old_task(bench: Bench, kept: dict[str, Any]) -> None:
     """A task with a large payload and result that ended on a day of its own."""
     task_id = ended(bench, kept)
-    with bench.engine.begin() as connection:  # by now: the worker prunes, too
-        old_day(connection, DAY)
+    bench.do(old_day, DAY)
     bench.sql("UPDATE task_completed SET finished_at = :at WHERE id = :id", at=NOON, id=task_id)
 
 
@@ -285,20 +267,16 @@ def test_it_goes_with_a_row_that_is_too_old(
     table = "task_error" if fails else "task_completed"
     assert swept(bench) == (1 if fails else 2)
     bench.sql(f"UPDATE {table} SET finished_at = :at WHERE id = :id", at=LONG_AGO, id=task_id)
-
     Retention(bench.settings(keep_errors="1d"), bench.child(start=False).database).run()
-
     assert values(bench) == 0
 
 
 @pytest.mark.usefixtures("old_days")
 def test_it_goes_with_the_partition_of_its_day(bench: Bench, kept: dict[str, Any]) -> None:
     old_task(bench, kept)
-
     pruned = Retention(
         bench.settings(keep_completed="30d"), bench.child(start=False).database
     ).run()
-
     assert (pruned.days, pruned.in_use) == ([NAME], [])
     assert values(bench) == 0
 
@@ -306,10 +284,8 @@ def test_it_goes_with_the_partition_of_its_day(bench: Bench, kept: dict[str, Any
 @pytest.mark.usefixtures("old_days")
 def test_it_goes_with_one_name_of_a_day_that_stays(bench: Bench, kept: dict[str, Any]) -> None:
     old_task(bench, kept)
-
     settings = bench.settings(keep_completed="forever,t=1d")
     Retention(settings, bench.child(start=False).database).run()
-
     assert values(bench) == 0
     assert bench.sql("SELECT count(*) FROM task_all") == 0
 
@@ -325,8 +301,7 @@ def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
     bench: Bench, kept: dict[str, Any]
 ) -> None:
     task_id = bench.create(payload=BIG)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, task_id)
+    bench.do(cancel_task, task_id)
     assert swept(bench) == 1
     bench.sql("DELETE FROM task_completed WHERE id = :id", id=task_id)  # by hand
     assert swept(bench) == 0
@@ -339,8 +314,7 @@ def test_a_requeued_task_runs_with_its_payload_and_leaves_its_old_result(
     echo(bench, "t")
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
-    with bench.engine.begin() as connection:
-        requeue_task(connection, task_id)
+    bench.do(requeue_task, task_id)
     assert values(bench) == 2
     assert swept(bench) == 1
 
@@ -361,8 +335,7 @@ def test_a_replaced_payload_is_removed(bench: Bench, kept: dict[str, Any]) -> No
 def test_an_edited_payload_stands_in_its_row(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
     task_id = bench.create(payload=BIG)
-    with bench.engine.begin() as connection:
-        assert edit_payload(connection, task_id, {"n": 1}, registry=bench.registry)
+    assert bench.do(edit_payload, task_id, {"n": 1}, registry=bench.registry)
     assert swept(bench) == 0
     bench.drain(**kept)
     assert bench.runs == [{"n": 1}]
@@ -375,8 +348,7 @@ def test_what_a_running_task_has_written_stays_until_it_has_ended(bench: Bench) 
         task = claimed_task(connection)
         write_value(connection, value, task.fence.task_id, RESULT)
     assert swept(bench) == 1
-    with bench.engine.begin() as connection:
-        settle_one(connection, ending(task))  # with another result
+    bench.do(settle_one, ending(task))  # with another result
     assert swept(bench) == 0
 
 
@@ -387,8 +359,7 @@ def test_a_value_is_there_when_its_task_is(bench: Bench, kept: dict[str, Any]) -
         assert (swept(bench), bench.sql("SELECT count(*) FROM task_pending")) == (0, 0)
         producer.commit()
     assert swept(bench) == 1
-    with bench.engine.connect() as connection:
-        assert get_task(connection, task_id) is not None
+    assert bench.do(get_task, task_id) is not None
 
 
 def test_a_producer_that_is_killed_before_its_commit_leaves_nothing(

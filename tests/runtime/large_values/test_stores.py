@@ -67,12 +67,10 @@ def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], fol
     task_id = bench.create(payload=BIG)
     assert len(files(folder)) == 1
     bench.drain(**outside)
-
     assert bench.runs == [BIG]
     assert len(files(folder)) == values(bench) == 2
     assert bench.sql("SELECT count(content) FROM task_large_value") == 0
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).result == {"echo": BIG}
+    assert bench.do(load_large_values, bench.task(task_id)).result == {"echo": BIG}
 
 
 def test_a_file_goes_when_its_task_has_gone(
@@ -81,12 +79,9 @@ def test_a_file_goes_when_its_task_has_gone(
     keeps, goes = bench.create(payload=BIG), bench.create(payload=BIG)
     bench.sql("DELETE FROM task_pending WHERE id = :id", id=goes)
     aged(folder)
-
     swept(bench, outside)
-
     assert len(files(folder)) == values(bench) == 1
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(keeps)).payload == BIG
+    assert bench.do(load_large_values, bench.task(keeps)).payload == BIG
 
 
 def test_a_file_whose_transaction_is_open_is_left_for_a_day(
@@ -295,9 +290,7 @@ def test_a_buffer_writes_each_with_its_task(bench: Bench, kept: dict[str, Any]) 
         buffer.create_task("t", {"n": 3})
         assert buffer.flush("20s")
         assert values(bench) == 3
-
     bench.drain(**kept)
-
     assert [payload["n"] for payload in bench.runs] == [0, 1, 2, 3]
     assert bench.runs[0] == {**BIG, "n": 0}
 
@@ -401,8 +394,7 @@ def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure:
         reference = reference_of(value)
         assert reference
         assert reference.encrypted
-    with bench.engine.connect() as connection:
-        full = load_large_values(connection, task)
+    full = bench.do(load_large_values, task)
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
@@ -418,7 +410,6 @@ def test_a_handler_that_takes_no_payload_still_has_an_encrypted_result(
     task_id = bench.create(payload=BIG)
     # From here on nothing but the reference says that it is encrypted.
     bench.drain(**configure(encryption_keys=OLD, encrypted_tasks=""))
-
     task = bench.task(task_id)
     assert (task.state, is_secret(task.result)) == ("SUCCEEDED", True)
     assert "canary" not in stored(bench)
@@ -428,13 +419,10 @@ def test_rotation_encrypts_them_anew(bench: Bench, configure: Configure) -> None
     configure(large_values="database", **SECRET)
     task_id = bench.create(payload=BIG)
     done = rotate(bench.engine, Keyring(read_keys(f"{NEW},{OLD}")))
-
     assert (done.number, done.complete) == (1, True)
-    with bench.engine.begin() as connection:
-        assert count(connection) == [("task_large_value.content (payload)", "new", 1)]
+    assert bench.do(count) == [("task_large_value.content (payload)", "new", 1)]
     configure(large_values="database", encryption_keys=NEW, encrypted_tasks="t")
-    with bench.engine.connect() as connection:
-        assert load_large_values(connection, bench.task(task_id)).payload == BIG
+    assert bench.do(load_large_values, bench.task(task_id)).payload == BIG
 
 
 @pytest.mark.parametrize("secret", [{}, SECRET])
@@ -466,7 +454,6 @@ def test_where_they_are_not_kept_an_import_is_refused(
     export_tasks(bench.engine, tmp_path / "file", name="t")
     bench.sql("DELETE FROM task_pending")
     configure(large_values="", **secret)
-
     with pytest.raises(InvalidSelectionError, match=r"Line 1: payload has .* bytes"):
         import_tasks(bench.engine, tmp_path / "file", tmp_path / "receipt")
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
@@ -482,7 +469,6 @@ def test_no_text_quotes_a_large_payload_where_paths_are_masked_and_no_line_ever(
     masked, plain = (bench.create(payload={**BIG, "card": "canary-4711"}) for _ in range(2))
     bench.execute([masked], masked_paths="card", **kept)
     bench.execute([plain], **kept)
-
     assert [each.message for each in bench.attempts(masked)] == ["***"]
     assert [each.message for each in bench.attempts(plain)] == ["canary-4711 is refused"]
     assert "canary" not in caplog.text

@@ -70,9 +70,7 @@ def test_what_is_due_before_the_pass_after_the_next_is_announced_once(
     near = [made(scene, REAL_S), made(scene, REAL_S + 0.01)]
     made(scene, 1.6)
     made(scene, REAL_S, queue="nobodys")
-
     again = [scene.dispatcher.run_once(now=NOW).again_in(1.0) for _ in range(2)]
-
     until(lambda: near[-1] in told(ear))  # the first one's repetition would come before it
     assert ear.ids == near
     assert again == [1.0, 1.0]
@@ -81,9 +79,7 @@ def test_what_is_due_before_the_pass_after_the_next_is_announced_once(
 def test_no_hint_is_early(scene: Scene, ear: Ear) -> None:
     began = time.monotonic()
     made(scene, REAL_S)
-
     scene.dispatcher.run_once(now=NOW)
-
     until(lambda: told(ear))
     assert ear.instants[0] >= began + REAL_S
 
@@ -95,9 +91,7 @@ def test_a_task_that_was_put_off_is_announced_anew(scene: Scene, ear: Ear) -> No
         "UPDATE task_pending SET due_at = due_at + interval '0.1 s',"
         " scan_at = scan_at + interval '0.1 s'"
     )
-
     scene.dispatcher.run_once(now=NOW)
-
     until(lambda: len(told(ear)) == 2)
     assert ear.ids == [task_id] * 2
 
@@ -107,9 +101,7 @@ def test_the_nearest_are_announced_when_there_are_many(
 ) -> None:
     monkeypatch.setattr(dispatcher, "MOST", 2)
     ids = [made(scene, REAL_S + later_s) for later_s in (0.02, 0.0, 0.01)]
-
     scene.dispatcher.run_once(now=NOW)
-
     until(lambda: len(told(ear)) == 2)
     assert ear.ids == [ids[1], ids[2]]
 
@@ -117,7 +109,6 @@ def test_the_nearest_are_announced_when_there_are_many(
 def test_the_scan_need_not_wait_for_a_hint(scene: Scene, ear: Ear) -> None:
     made(scene, REAL_S)
     scene.dispatcher.run_once(now=NOW)
-
     later = NOW + timedelta(seconds=REAL_S)
     assert scene.dispatcher.run_once(now=later).published == 1
 
@@ -131,7 +122,6 @@ def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(
     scene.dispatcher.run_once(now=NOW)
     until(lambda: not HINTS.takes("default"))
     made(scene, 0.4)
-
     assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.1)
 
 
@@ -140,7 +130,6 @@ def test_where_hints_are_off_the_scan_wakes_up_for_all(
 ) -> None:
     monkeypatch.setenv("TASKS_APP_HINTS", "off")
     made(scene, 0.4)
-
     assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.4)
     assert told(ear) == []
 
@@ -148,11 +137,8 @@ def test_where_hints_are_off_the_scan_wakes_up_for_all(
 def test_a_paused_queue_is_not_announced(scene: Scene, ear: Ear) -> None:
     made(scene, REAL_S)
     scene.bench.sql("INSERT INTO task_queue_pause VALUES ('default')")
-
     scene.dispatcher.run_once(now=NOW)
-
-    with scene.bench.engine.connect() as connection:
-        assert find_upcoming(connection, ["default"], timedelta(seconds=1), now=NOW) == []
+    assert scene.bench.do(find_upcoming, ["default"], timedelta(seconds=1), now=NOW) == []
     assert told(ear) == []
 
 
@@ -195,7 +181,6 @@ def test_a_new_name_is_told_at_once_and_a_small_change_never(
     bench: Bench, clock_of_run_time_report: Any
 ) -> None:
     report = Report(bench, clock_of_run_time_report)
-
     assert report.after(0, a=0.1) == {"a": 0.1}
     assert report.after(1, b=0.2) == {"b": 0.2}
     assert report.after(100, a=0.11, b=0.19) == {}
@@ -206,7 +191,6 @@ def test_a_change_by_a_fifth_is_told_after_ten_seconds_and_a_great_one_at_once(
 ) -> None:
     report = Report(bench, clock_of_run_time_report)
     report.after(0, a=0.1, b=0.1)
-
     assert report.after(1, a=0.13) == {}
     assert report.after(1, b=0.3) == {"b": 0.3}
     assert report.after(0.2, b=0.1) == {}
@@ -220,7 +204,6 @@ def test_a_first_run_that_had_to_connect_is_corrected_without_a_pause(
     bench: Bench, clock_of_run_time_report: Any
 ) -> None:
     report = Report(bench, clock_of_run_time_report)
-
     assert report.after(0, a=0.1) == {"a": 0.1}
     assert report.after(0.01, a=0.02) == {}
     assert report.after(0.01, a=0.001) == {"a": 0.001}
@@ -230,7 +213,6 @@ def test_differences_that_make_no_other_messages_are_no_news(
     bench: Bench, clock_of_run_time_report: Any
 ) -> None:
     report = Report(bench, clock_of_run_time_report)
-
     assert report.after(0, a=1e-6) == {"a": FASTEST_S}
     assert report.after(100, a=1e-4) == {}
 
@@ -245,7 +227,6 @@ def test_what_a_child_runs_beside_each_other_takes_a_part_of_its_time(
 
     bench.succeeding("sync")
     report = Report(bench, clock_of_run_time_report, threads=8, async_concurrency=100)
-
     assert report.after(0, **{"async": 60.0, "sync": 0.1}) == {"async": 0.004, "sync": 0.0125}
 
 
@@ -257,16 +238,13 @@ def test_a_write_that_failed_is_still_news(bench: Bench, clock_of_run_time_repor
         report.paces["a"] = 0.1
         with pytest.raises(OperationalError):
             report.report.report()
-
     assert report.after(1) == {"a": 0.1}
 
 
 def test_a_child_tells_what_it_ran(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
-
     child.execute([bench.create() for _ in range(FEW_RUNS)])
-
     assert until(lambda: bench.sql("SELECT run_s FROM task_pace WHERE name = 't'"), 5) is not None
 
 
@@ -295,7 +273,6 @@ def test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_
 ) -> None:
     passes = ScanPasses(clock=clock_of_passes)
     read = [clock_of_passes.read(passes, 0.01, found=500) for _ in range(2_100)]
-
     assert read[:3] == [WHOLE, WHOLE, GOES_ON]
     assert 95 <= read.count(WHOLE) <= 105
     assert read.count(WHOLE) + read.count(GOES_ON) == len(read)
@@ -307,7 +284,6 @@ def test_one_that_goes_on_and_finds_nothing_is_followed_by_one_that_does_not(
     passes = ScanPasses(clock=clock_of_passes)
     for _ in range(2):
         clock_of_passes.read(passes, 0.1, found=500)
-
     assert clock_of_passes.read(passes, 0.0) == GOES_ON
     assert clock_of_passes.read(passes, 0.0) == WHOLE
     assert clock_of_passes.read(passes, 0.0) == WHOLE
@@ -317,7 +293,6 @@ def test_a_whole_one_begins_at_the_front(clock_of_passes: Watch) -> None:
     passes = ScanPasses(clock=clock_of_passes)
     clock_of_passes.read(passes, 0.01, found=500)
     assert passes.places
-
     assert passes.start(clock_of_passes.now) == WHOLE
     assert not passes.places
 
@@ -326,7 +301,6 @@ def test_the_next_whole_one_is_never_far(clock_of_passes: Watch) -> None:
     passes = ScanPasses(clock=clock_of_passes)
     for _ in range(2):
         clock_of_passes.read(passes, 20.0, found=500)
-
     clock_of_passes.now += LONGEST_REST_S - 0.1
     assert clock_of_passes.read(passes, 0.0, found=500) == GOES_ON
     clock_of_passes.now += 0.2
@@ -339,17 +313,13 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(
     passes = ScanPasses(clock=clock_of_passes)
     for _ in range(3):
         clock_of_passes.read(passes, 0.1)
-
     first = clock_of_passes.read(passes, 0.01, found=1)
     again = clock_of_passes.read(passes, 0.01, found=1)
-
     assert first.within is not None
     assert again == GOES_ON
 
 
-def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
-    bench: Bench,
-) -> None:
+def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(bench: Bench) -> None:
     rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_REST_S))
     bench.succeeding()
     executor = bench.child(claim_size=5, paces=rarely).executor
@@ -393,7 +363,6 @@ def test_looks_that_are_fast_or_find_something_are_repeated_at_once(
     clock_of_throttle: WatchThrottle,
 ) -> None:
     backoff = EmptyPollBackoff(clock=clock_of_throttle)
-
     assert [clock_of_throttle.look(backoff, 0.001) for _ in range(5)] == [0.0] * 5
     assert [clock_of_throttle.look(backoff, 0.1, found=1) for _ in range(5)] == [0.0] * 5
 
@@ -402,7 +371,6 @@ def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(
     clock_of_throttle: WatchThrottle,
 ) -> None:
     backoff = EmptyPollBackoff(clock=clock_of_throttle)
-
     assert clock_of_throttle.look(backoff, 0.03) == 0.0  # one slow look is the machine's
     assert clock_of_throttle.look(backoff, 0.03) == pytest.approx(20 * 0.03, abs=0.02)
     assert clock_of_throttle.look(backoff, 9.0) == pytest.approx(20 * 0.03, abs=0.02)
@@ -448,5 +416,4 @@ def test_when_there_are_no_others_all_kinds_are_looked_for(bench: Bench) -> None
         executor.top_up(["default"])
     assert all(backoff.lasts for backoff in executor.poller.backoffs.values())
     bench.create("coroutine")
-
     assert executor.top_up(["default"]) == 1

@@ -50,9 +50,7 @@ def scene(bench: Bench, memory: Memory) -> Scene:
 def test_due_tasks_go_out_by_priority_then_age(scene: Scene) -> None:
     scene.worker()
     ids = [scene.bench.create(priority=p) for p in (5, 9, 0, 5)]
-
     scanned = scene.dispatcher.run_once()
-
     assert scene.memory.ids() == [ids[2], ids[0], ids[3], ids[1]]
     assert (scanned.published, scanned.more) == (4, False)
 
@@ -61,9 +59,7 @@ def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -
     scene.worker(queue="other")
     scene.worker(queue="default", now=datetime.now(UTC) - scene.settings.lease * 2)
     scene.bench.create()
-
     scene.dispatcher.run_once()
-
     assert scene.memory.messages == []
 
 
@@ -96,9 +92,7 @@ def test_what_is_swept_is_told_when_it_is_committed(scene: Scene) -> None:
     scene.bench.at_end(lambda: HOOKS.unsubscribe(look))
     scene.worker()
     scene.bench.create(enabled=False)
-
     scene.dispatcher.run_once()
-
     assert told == [("skipped", "t", "SKIPPED")]
 
 
@@ -107,9 +101,7 @@ def test_what_is_out_is_not_sent_again(scene: Scene) -> None:
     first = scene.bench.create()
     scene.dispatcher.run_once()
     second = scene.bench.create()
-
     scene.dispatcher.run_once()
-
     assert scene.memory.ids() == [first, second]
 
 
@@ -121,10 +113,8 @@ def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
     scene.worker(children=children, threads=threads)
     ids = [bench.create() for _ in range(40)]
     room = 2 * children * threads + SPARE_MESSAGES
-
     scanned = scene.dispatcher.run_once()
     again = scene.dispatcher.run_once()
-
     assert memory.sizes == [2] * room
     assert memory.ids() == ids[: 2 * room]
     assert (scanned.more, again.more, again.published) == (True, True, 0)
@@ -137,10 +127,8 @@ def test_the_broker_gets_at_most_so_many_ids_of_a_queue(
     scene.worker()
     for _ in range(20):
         scene.bench.create()
-
     scene.dispatcher.run_once()
     scene.dispatcher.run_once()
-
     assert scene.memory.sizes == [2] * 6
 
 
@@ -150,12 +138,10 @@ def test_what_a_message_held_goes_out_again_when_it_should_be_over(scene: Scene)
     task_id = scene.bench.create()
     scene.dispatcher.run_once()
     scene.memory.take()
-
     scene.dispatcher.run_once()
     at_once = scene.memory.take()
     scene.clock.now += IN_HAND_S
     scene.dispatcher.run_once()
-
     assert (at_once, scene.memory.ids()) == ([], [task_id])
 
 
@@ -163,13 +149,11 @@ def test_what_waits_in_the_broker_is_left_alone_for_longer(scene: Scene) -> None
     scene.worker()
     scene.bench.create()
     scene.dispatcher.run_once()
-
     scene.clock.now += KEPT_S - 1
     scene.dispatcher.run_once()
     waiting = len(scene.memory.messages)
     scene.clock.now += 1
     scene.dispatcher.run_once()
-
     assert (waiting, len(scene.memory.messages)) == (1, 2)
 
 
@@ -181,9 +165,7 @@ def test_what_left_the_queue_first_is_forgotten_first(bench: Bench, memory: Memo
     scene.dispatcher.run_once()
     del memory.messages[:3]
     scene.clock.now += IN_HAND_S
-
     scene.dispatcher.run_once()
-
     assert memory.ids() == [*ids[3:], *ids[:2]]
 
 
@@ -219,9 +201,7 @@ def test_a_row_that_commits_late_is_found_behind_higher_ids(scene: Scene) -> Non
         late = scene.bench.create()
         scene.dispatcher.run_once()
         assert scene.memory.take() == [late]
-
     scene.dispatcher.run_once()
-
     assert scene.memory.take() == [early]
 
 
@@ -256,7 +236,6 @@ class TestWhatMustNotRun:
     def test_an_unknown_name_is_parked_with_a_reason_and_found_again(self, scene: Scene) -> None:
         scene.worker("t")
         task_id = scene.bench.create("new.name")
-
         scene.dispatcher.run_once()
 
         task = scene.bench.task(task_id)
@@ -277,10 +256,8 @@ class TestWhatMustNotRun:
         for _ in range(20):
             bench.create("unknown", priority=0)
         task_id = bench.create("t")
-
         for _ in range(5):
             scene.dispatcher.run_once()
-
         assert memory.ids() == [task_id]
 
     def test_disabled_tasks_are_skipped_and_late_ones_expire(self, scene: Scene) -> None:
@@ -288,9 +265,7 @@ class TestWhatMustNotRun:
         disabled = scene.bench.create(enabled=False)
         expired = scene.bench.create(expires_at=NOW - timedelta(seconds=1))
         not_due = scene.bench.create(enabled=False, delay="1h")
-
         scene.dispatcher.run_once()
-
         assert scene.bench.states([disabled, expired, not_due]) == [
             "SKIPPED", "EXPIRED", "PENDING",
         ]  # fmt: skip
@@ -302,11 +277,9 @@ class TestABrokerThatIsAway:
         scene.worker()
         task_id = scene.bench.create()
         scene.memory.refuse_after = 0
-
         for _ in range(2):
             with pytest.raises(PublishError):
                 scene.dispatcher.run_once()
-
         assert scene.memory.probes == 1
         scene.memory.refuse_after = None
         scene.dispatcher.run_once()
@@ -318,12 +291,10 @@ class TestABrokerThatIsAway:
         scene.worker()
         ids = [bench.create() for _ in range(4)]
         memory.refuse_after = 2
-
         with pytest.raises(PublishError):
             scene.dispatcher.run_once()
         taken, memory.refuse_after = memory.take(), None
         scene.dispatcher.run_once(fill_up=True)
-
         assert (taken, memory.ids()) == (ids[:2], ids)
 
     def test_one_that_does_not_say_how_many_wait_gets_nothing(self, scene: Scene) -> None:
@@ -331,34 +302,28 @@ class TestABrokerThatIsAway:
         scene.bench.create()
         scene.dispatcher.run_once()
         scene.memory.silent = True
-
         for _ in range(2):
             with pytest.raises(PublishError):
                 scene.dispatcher.run_once()
-
         assert (len(scene.memory.messages), scene.memory.probes) == (1, 1)
 
     def test_it_is_asked_until_it_has_nothing_of_a_queue(self, scene: Scene) -> None:
         scene.worker(queue="a")
         scene.worker(queue="b")
         scene.bench.create(queue="a")
-
         for _ in range(2):
             scene.dispatcher.run_once()
         full = list(scene.memory.asked)
         scene.memory.take()
         for _ in range(3):
             scene.dispatcher.run_once()
-
         assert (full, scene.memory.asked[len(full) :]) == (["a", "b", "a"], ["a"])
 
     def test_what_it_already_has_leaves_no_room_for_a_new_leader(self, scene: Scene) -> None:
         scene.worker()
         scene.bench.create()
         scene.memory.publish([Message("default", [1])] * (2 + SPARE_MESSAGES))
-
         scanned = scene.dispatcher.run_once()
-
         assert (scanned.published, scanned.more) == (0, True)
 
     def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
@@ -385,10 +350,8 @@ def test_a_second_dispatcher_publishes_what_the_first_one_did(bench: Bench, memo
     first, second = Scene(bench, memory), Scene(bench, memory)
     first.worker()
     ids = [bench.create() for _ in range(3)]
-
     first.dispatcher.run_once()
     second.dispatcher.run_once()
-
     assert memory.ids() == [*ids, *ids]
 
 
@@ -398,12 +361,9 @@ class TestTheSizeOfMessages:
     @staticmethod
     def sizes(scene: Scene, *names: str, **paces: float) -> list[int]:
         scene.worker(*set(names))
-        with scene.bench.engine.begin() as connection:
-            scan.write_run_times(connection, paces)
+        scene.bench.do(scan.write_run_times, paces)
         ids = [scene.bench.create(name) for name in names]
-
         scene.dispatcher.run_once()
-
         assert scene.memory.ids() == ids[: len(scene.memory.ids())]
         return scene.memory.sizes
 
@@ -430,27 +390,21 @@ class TestTheSizeOfMessages:
     @pytest.mark.test_all
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
         self.sizes(scene, *["t"] * 300)
-        with scene.bench.engine.begin() as connection:
-            scan.write_run_times(connection, {"t": 0.001})
+        scene.bench.do(scan.write_run_times, {"t": 0.001})
         scene.finish()
-
         scene.dispatcher.run_once()
-
         assert max(scene.memory.sizes) == 2 * REACH
 
 
 def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> None:
     moving, done = ScanResult(published=9, more=True), ScanResult(published=9)
     full = ScanResult(more=True)
-
     assert [scanned.again_in(1.0) for scanned in (moving, done, full)] == [0.1, 1.0, 0.25]
     assert moving.again_in(0.01) == 0.0025
     assert full.again_in(60.0) == 0.25
 
 
-def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
-    scene: Scene,
-) -> None:
+def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(scene: Scene) -> None:
     """All due rows are found, for the ids that are out were claimed meanwhile."""
     scene.worker("t")
     with scene.bench.engine.begin() as connection:
@@ -459,9 +413,7 @@ def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
     first = scene.dispatcher.run_once()
     scene.bench.sql(f"{CLAIM} WHERE id = ANY(:ids)", ids=scene.memory.ids())
     del scene.memory.messages[0]
-
     second = scene.dispatcher.run_once()
-
     assert (first.published, second.published, second.more) == (3_000, 500, True)
 
 
@@ -487,19 +439,15 @@ def test_a_pass_in_between_goes_on_where_the_last_one_ended(scene: Scene) -> Non
     assert scene.bench.state(early) == "SKIPPED"
 
 
-def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(
-    scene: Scene,
-) -> None:
+def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(scene: Scene) -> None:
     scene.worker("t")
     ids = [scene.bench.create() for _ in range(80)]
-
     sent: list[int] = []
     rounds = 0
     while len(sent) < len(ids) and rounds < 60:
         scene.dispatcher.run_once(fill_up=True)
         sent += scene.finish()
         rounds += 1
-
     assert sent == ids
     assert rounds > 1  # not all of them fitted into the first pass
 

@@ -37,15 +37,11 @@ def leader(
 
 def served(bench: Bench) -> None:
     """A worker lives, as far as the scan can tell."""
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="w", node="n", queues=["default"], handlers=["t"]
-        )
+    bench.do(heartbeats.write_heartbeat, owner="w", node="n", queues=["default"], handlers=["t"])
 
 
 def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
     one, other = leader(bench, Memory(), "one"), leader(bench, Memory(), "other")
-
     assert [one.hold(), other.hold(), one.hold()] == [True, False, True]
     one.lead.release()
     assert [other.hold(), one.hold()] == [True, False]
@@ -56,10 +52,8 @@ def test_a_leader_that_was_replaced_hears_of_it_when_it_renews(bench: Bench) -> 
     standby.lead.renewals = 50
     beat = leader(bench, Memory(), "beat")
     assert standby.hold()
-
     assert beat.hold()
     until(lambda: not standby.hold(), 2)
-
     assert beat.hold()
 
 
@@ -108,8 +102,7 @@ class TestABrokerThatRefuses:
         assert only.hold()
         only.duties.rescuer.wait_until = 0.0
         scheduled(bench)
-        with bench.engine.begin() as connection:
-            claimed_task(connection, now=PAST)
+        bench.do(claimed_task, now=PAST)
 
         with suppress(PublishError):
             only.scan()
@@ -162,8 +155,7 @@ class TestABrokerThatRefuses:
 
 
 def the_lease(bench: Bench) -> leader_lease.Lease:
-    with bench.engine.begin() as connection:
-        seen = leader_lease.read_lease(connection, SCAN)
+    seen = bench.do(leader_lease.read_lease, SCAN)
     assert seen is not None
     return seen
 
@@ -191,9 +183,7 @@ def test_a_scan_is_written_down_beside_the_lease(bench: Bench) -> None:
     one = leader(bench, Memory(), "one")
     one.hold()
     assert bench.sql("SELECT done_at FROM task_lease WHERE name = 'scan'") is None
-
     one.scan()
-
     assert bench.sql("SELECT now() - done_at < '5s' FROM task_lease WHERE name = 'scan'")
 
 
@@ -261,17 +251,14 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
 
 
 def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        claimed_task(connection, now=PAST)
+    bench.do(claimed_task, now=PAST)
     last = leader(bench, Memory(), "last")
     last.hold()
     last.lead.done()
     last.lead.release()
     fresh = leader(bench, Memory(), "fresh")
-
     fresh.hold()
     fresh.scan()
-
     assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
 
@@ -281,8 +268,7 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     only.hold()
     only.duties.rescuer.wait_until = 0.0  # the first one ever has waited
     only.scan()
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     later = datetime.now(UTC) + timedelta(hours=1)
 
     at_once = only.duties.rescuer.run_once(now=later)
@@ -336,9 +322,7 @@ class TestAnIdlePool:
     ) -> None:
         only, memory = idle
         task_id = bench.create()
-
         scanned = only.scan()
-
         assert (memory.ids(), scanned.published) == ([task_id], 1)
         assert len(statements) > 4
 
@@ -347,7 +331,6 @@ class TestAnIdlePool:
     ) -> None:
         only, _ = idle
         bench.create(delay="0.6s")
-
         assert only.scan().again_in(1.0) <= 0.6
 
     def test_a_schedule_that_is_far_away_costs_nothing_more(
@@ -356,7 +339,6 @@ class TestAnIdlePool:
         only, _ = idle
         scheduled(bench, at=datetime.now(UTC) + timedelta(hours=1))
         statements.clear()
-
         assert only.scan().again_in(1.0) == 1.0
         assert len(statements) == 2
 
@@ -365,7 +347,6 @@ class TestAnIdlePool:
     ) -> None:
         only, _ = idle
         scheduled(bench, at=datetime.now(UTC) + timedelta(seconds=0.6))
-
         assert only.scan().again_in(1.0) <= 0.6
 
     def test_the_task_of_a_schedule_that_is_due_goes_out_in_the_same_pass(
@@ -373,7 +354,6 @@ class TestAnIdlePool:
     ) -> None:
         only, memory = idle
         scheduled(bench)
-
         assert only.scan().published == 1
         assert memory.ids() == [task.id for task in tasks(bench)]
         scheduled(bench, "meanwhile")
@@ -384,11 +364,8 @@ class TestAnIdlePool:
     ) -> None:
         only, _ = idle
         only.duties.rescuer.wait_until = 0.0
-        with bench.engine.begin() as connection:
-            claimed_task(connection, now=PAST)
-
+        bench.do(claimed_task, now=PAST)
         only.scan()
-
         assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
 
@@ -401,8 +378,7 @@ def test_between_whole_passes_a_backlog_is_only_filled_up(bench: Bench) -> None:
     only.hold()
     only.duties.rescuer.wait_until = 0.0
     assert only.scan().more
-    with bench.engine.begin() as connection:
-        claimed_task(connection, now=PAST)
+    bench.do(claimed_task, now=PAST)
     memory.take()
     bench.sql("DELETE FROM task_pending WHERE id = ANY(:ids)", ids=ids[:6])
 
@@ -421,25 +397,24 @@ DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
 def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench: Bench) -> None:
     own_maintainer(bench).run_if_due()
     first = bench.sql(DONE)
-
     own_maintainer(bench).run_if_due()
     assert bench.sql(DONE) == first
     bench.sql("UPDATE task_lease SET done_at = done_at - interval '1 hour'")
     own_maintainer(bench).run_if_due()
-
     assert bench.sql(DONE) > first
 
 
 @pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        leader_lease.acquire_lease(
-            connection, MAINTAIN, holder="x", token=leader_lease.UUID(int=1), rank=1,
-            ttl=timedelta(minutes=1),
-        )  # fmt: skip
-
+    bench.do(
+        leader_lease.acquire_lease,
+        MAINTAIN,
+        holder="x",
+        token=leader_lease.UUID(int=1),
+        rank=1,
+        ttl=timedelta(minutes=1),
+    )
     own_maintainer(bench).run_if_due()
-
     assert bench.sql(DONE) is None
 
 
@@ -454,7 +429,5 @@ def test_maintenance_that_failed_is_not_done_and_is_tried_again_soon(bench: Benc
         connection.exec_driver_sql("LOCK task_completed IN ROW EXCLUSIVE MODE")
         mine.run_if_due()
         assert bench.sql(DONE) is None
-
     until(lambda: (mine.run_if_due(), bench.sql(DONE))[1], 10)
-
     assert bench.sql(f"SELECT to_regclass('task_completed_p{last}') IS NOT NULL")

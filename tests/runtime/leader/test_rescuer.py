@@ -37,12 +37,9 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 def test_a_lapsed_lease_is_rescued_and_a_valid_one_is_not(bench: Bench) -> None:
     database = Database(bench.url)
     bench.at_end(database.dispose)
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
-
+    task = bench.do(claimed_task)
     too_early = Rescuer(bench.settings(), database).run_once()
     in_time = Rescuer(bench.settings(), database).run_once(now=LATER)
-
     assert (too_early, in_time) == ({}, {task.task_id: "PENDING"})
     assert bench.task(task.task_id).crashes == 1
 
@@ -52,11 +49,8 @@ def test_the_log_says_why_a_task_was_lost(bench: Bench, caplog: pytest.LogCaptur
     bench.at_end(database.dispose)
     HOOKS.subscribe(_nothing)  # as Celery's events do; else only what is over is told
     bench.at_end(lambda: HOOKS.unsubscribe(_nothing))
-    with bench.engine.begin() as connection:
-        claimed_task(connection)
-
+    bench.do(claimed_task)
     Rescuer(bench.settings(), database).run_once(now=LATER)
-
     assert "rescued 1 task of vanished workers" in caplog.text
     assert "again within 5 s: worker vanished: Its process or worker vanished" in caplog.text
 
@@ -67,8 +61,7 @@ def _nothing(notice: Notice) -> None:
 
 def test_after_an_outage_the_workers_have_time_to_renew_first(bench: Bench) -> None:
     """Interleaving: the database is away beyond the lease; it returns; workers renew; rescue."""
-    with bench.engine.begin() as connection:
-        task = claimed_task(connection)
+    task = bench.do(claimed_task)
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
         proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
@@ -104,33 +97,25 @@ class TestTheClock:
         with bench.engine.begin() as connection:
             lives, vanished = claimed_task(connection), claimed_task(connection)
         rescuer.run_once()
-
         at_once = rescuer.run_once(now=LATER)
-        with bench.engine.begin() as connection:
-            renew(connection, [lives.fence], LEASE, now=LATER)
+        bench.do(renew, [lives.fence], LEASE, now=LATER)
         waited = until(lambda: rescuer.run_once(now=LATER), 5)
-
         assert (at_once, waited) == ({}, {vanished.task_id: "PENDING"})
         assert bench.task(lives.task_id).crashes == 0
 
     def test_a_clock_that_goes_as_ours_does_delays_nothing(
         self, bench: Bench, rescuer: Rescuer
     ) -> None:
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
+        task = bench.do(claimed_task)
         ends = bench.task(task.task_id).lease_until
         assert ends is not None
-
         before = rescuer.run_once(now=ends - timedelta(milliseconds=10))
         after = rescuer.run_once(now=ends + timedelta(milliseconds=10))
-
         assert (before, after) == ({}, {task.task_id: "PENDING"})
 
     def test_a_clock_that_goes_back_delays_nothing(self, bench: Bench, rescuer: Rescuer) -> None:
         rescuer.run_once(now=LATER + timedelta(hours=1))
-        with bench.engine.begin() as connection:
-            task = claimed_task(connection)
-
+        task = bench.do(claimed_task)
         assert rescuer.run_once(now=LATER) == {task.task_id: "PENDING"}
 
 
@@ -157,15 +142,13 @@ def behind_an_order_key(bench: Bench) -> None:
 
 
 def in_a_paused_queue(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        pause(connection, "default")
+    bench.do(pause, "default")
 
 
 def behind_a_closed_window(bench: Bench) -> None:
     hour = bench.sql("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')")
     hours = "22:00-23:00" if 6 < hour < 18 else "12:00-13:00"
-    with bench.engine.begin() as connection:
-        queue_settings.change_queue(connection, "default", {"windows": (parse_window(hours),)})
+    bench.do(queue_settings.change_queue, "default", {"windows": (parse_window(hours),)})
 
 
 def behind_an_open_breaker(bench: Bench) -> None:
@@ -183,8 +166,7 @@ def in_a_queue_that_nobody_serves(bench: Bench) -> None:
 
 
 def deep_in_the_line_of_a_fair_key(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        set_fair(connection, "default", {})
+    bench.do(set_fair, "default", {})
     bench.sql("UPDATE task_pending SET fair_key = 'f', priority = 9")
 
 
@@ -207,8 +189,7 @@ def test_what_must_not_run_leaves_wherever_it_stands(
     bench.create(order_key="k", delay="1h")
     options = {"biz_key": "late", "unique_key": "u", "order_key": "k", "expires_at": LATER}
     late = NewTask("t", {}, options)
-    with bench.engine.begin() as connection:
-        create_group(connection, [late], then=NewTask("then"), on_failure=NewTask("else"))
+    bench.do(create_group, [late], then=NewTask("then"), on_failure=NewTask("else"))
     place(bench)
     leader = leader_of(bench)
     leader.hold()
@@ -230,9 +211,7 @@ def test_a_quiet_leader_notices_that_a_task_has_expired(bench: Bench) -> None:
     leader.hold()
     assert not leader.scan().did_something
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now(), expires_at = now()")
-
     leader.scan()
-
     assert bench.state(task_id) == "EXPIRED"
 
 
@@ -244,9 +223,7 @@ def test_whoever_waits_behind_one_that_is_swept_is_woken(bench: Bench) -> None:
     assert admission.claim([behind], claimer(), uuid4()) == []
     assert bench.task(behind).parked == "order k"
     bench.sql("UPDATE task_pending SET expires_at = now() WHERE id = :id", id=head)
-
     assert Sweeper(database).run_once() == 1
-
     assert bench.task(behind).parked is None
 
 
@@ -259,5 +236,4 @@ def test_a_crowd_that_expired_goes_in_groups_and_the_rest_with_the_next_scan(ben
     )
     database = Database(bench.url)
     bench.at_end(database.dispose)
-
     assert [Sweeper(database).run_once() for _ in range(3)] == [crowd - 1, 1, 0]

@@ -68,7 +68,6 @@ def test_days_that_are_too_old_are_dropped_and_errors_stay(
     old: Engine, database: Database, ages: Ages
 ) -> None:
     pruned = Retention(ages(), database).run()
-
     assert pruned.days == [NAME, LATER]
     assert names(old) == []
     assert (pruned.completed, pruned.errors, pruned.more) == (0, 0, False)
@@ -84,13 +83,11 @@ def test_not_a_row_is_deleted_where_all_names_have_one_age(
     with old.begin() as connection:
         for name in (NAME, LATER):
             forbid_deletes(connection, name)
-
     assert Retention(ages(), database).run().days == [NAME, LATER]
 
 
 def test_for_ever_keeps_all_of_it(old: Engine, database: Database, ages: Ages) -> None:
     pruned = Retention(ages(keep_completed="forever"), database).run()
-
     assert pruned.days == []
     assert names(old) == [NAME, LATER]
 
@@ -99,10 +96,8 @@ def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
     old: Engine, database: Database, ages: Ages
 ) -> None:
     keep = ages(keep_completed="30d,order=forever,mail=7d")
-
     first = Retention(keep, database).run()
     second = Retention(keep, database).run()
-
     assert (first.days, first.completed, second.completed) == ([], 2, 0)
     with old.connect() as connection:
         left = connection.execute(text("SELECT DISTINCT name FROM task_completed")).scalars()
@@ -117,9 +112,7 @@ def test_a_day_goes_when_its_end_is_old_enough_and_not_before(
             text("SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'")
         ).one()
         young, just = (add_day(connection, midnight - n * ONE) for n in (30, 31))
-
     pruned = Retention(ages(), database).run()
-
     with old.begin() as connection:
         connection.execute(text(f"DROP TABLE {young}"))  # it is still there
     assert pruned.days == [NAME, LATER, just]
@@ -131,7 +124,6 @@ def add_day(connection: Connection, day: datetime) -> str:
 
 def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, ages: Ages) -> None:
     pruned = Retention(ages(keep_errors="365d"), database).run()
-
     assert pruned.errors == 1
 
 
@@ -140,9 +132,7 @@ def test_rows_that_strayed_into_the_default_partition_go_by_age(
 ) -> None:
     with old.begin() as connection:
         stray = finished(connection, now=NOON - 100 * ONE)
-
     pruned = Retention(ages(), database).run()
-
     assert pruned.completed == 1
     with old.connect() as connection:
         assert get_task(connection, stray) is None
@@ -156,7 +146,6 @@ def test_a_day_that_somebody_holds_stays_and_the_others_go(
         connection.execute(text(f"SELECT count(*) FROM {NAME}"))
         held = retention.run()
     free = retention.run()
-
     assert (held.in_use, held.days) == ([NAME], [LATER])
     assert (free.in_use, free.days) == ([], [NAME])
 
@@ -170,7 +159,6 @@ def test_after_three_refusals_the_table_is_left_to_those_who_settle(
     with old.begin() as connection:
         connection.execute(text("LOCK TABLE ONLY task_completed IN ROW EXCLUSIVE MODE"))
         pruned = Retention(ages(), database).run()
-
     assert len(pruned.in_use) == 3
     assert len(names(old)) == 6
 
@@ -201,9 +189,7 @@ def test_thinning_is_resumed_where_the_last_one_ended(
 ) -> None:
     monkeypatch.setattr(retention, "LOOKED_AT", 1)
     keep = ages(keep_completed="forever,mail=1d")
-
     gone = [Retention(keep, database).run(0).completed for _ in range(8)]
-
     assert sum(gone) == 2
     assert Retention(keep, database).run().completed == 0
 
@@ -267,7 +253,6 @@ class TestMaintenance:
 
     def test_it_prunes(self, old: Engine, database: Database, ages: Ages) -> None:
         Maintainer(database, settings=ages()).run_if_due()
-
         assert names(old) == []
 
     def test_a_list_with_a_row_that_is_refused_stops_nothing_behind_it(
@@ -300,13 +285,11 @@ class TestMaintenance:
         monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
         monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
         mine = Maintainer(database, settings=ages())
-
         looks = 0
         while done_at(old) is None:
             mine.run_if_due()
             looks += 1
             assert looks < 30
-
         assert looks > 3
         assert names(old) == []
 
@@ -320,7 +303,6 @@ class TestMaintenance:
             mine.run_if_due()
             held = done_at(old)
         mine.run_if_due()
-
         assert held is None
         assert done_at(old) is not None
         assert names(old) == []
@@ -352,8 +334,6 @@ def test_partitions_of_today_and_tomorrow_are_not_touched(
 ) -> None:
     with old.connect() as connection:
         before = [day.name for day in partitions(connection)[0] if day.name > LATER]
-
     Retention(ages(keep_completed="1d"), database).run()
-
     with old.connect() as connection:
         assert [day.name for day in partitions(connection)[0]] == before

@@ -31,7 +31,6 @@ def clock() -> Watch:
 
 def test_while_whole_passes_are_fast_all_are_whole(clock: Watch) -> None:
     front = ScanPosition(clock=clock)
-
     assert [clock.read(front, 0.005) for _ in range(100)] == [None] * 100
 
 
@@ -43,14 +42,12 @@ def test_slow_whole_passes_take_a_two_hundredth_of_the_time(clock: Watch) -> Non
         passes.append(whole)
         clock.read(front, 0.04 if whole else 0.002)
         clock.now += 0.098
-
     assert passes[:2] == [True, True]
     assert 45 <= sum(passes) <= 55  # of 400 seconds
 
 
 def test_one_slow_pass_is_the_machines_and_the_next_is_whole_again(clock: Watch) -> None:
     front = ScanPosition(clock=clock)
-
     assert [clock.read(front, took) for took in (0.0, 5.0, 0.0, 5.0, 0.0)] == [None] * 5
 
 
@@ -72,7 +69,6 @@ def test_between_them_all_is_read_since_a_pass_that_found_nothing(clock: Watch) 
 
 def test_as_long_as_there_is_something_from_the_front_on_all_are_whole(clock: Watch) -> None:
     front = ScanPosition(clock=clock)
-
     assert [clock.read(front, 0.1, found=500) for _ in range(10)] == [None] * 10
 
 
@@ -80,7 +76,6 @@ def test_the_next_whole_pass_is_never_far(clock: Watch) -> None:
     front = ScanPosition(clock=clock)
     clock.read(front, 20.0)
     clock.read(front, 20.0)
-
     clock.now += LONGEST_REST_S - 0.1
     assert clock.read(front, 0.0) is not None
     clock.now += 0.2
@@ -104,9 +99,7 @@ def all_slow(longest_rest_s: float) -> Pace:
 
 
 @pytest.mark.test_all
-def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
-    bench: Bench,
-) -> None:
+def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(bench: Bench) -> None:
     pace = all_slow(4.0)
     position = WatchedPosition(pace)
     bench.succeeding()

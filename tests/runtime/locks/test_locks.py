@@ -57,20 +57,17 @@ class TestOnline:
         with locks.hold(engine, exclusive="a", shared=["b"], counted={"c": 3}, who="me") as lock:
             assert held(engine) == [(name, "me", None) for name in "abc"]
             assert lock.resources == ("a", "b", "c")
-
         assert held(engine) == []
 
     def test_it_releases_when_the_block_raises(self, engine: Engine) -> None:
         with pytest.raises(KeyError), locks.hold(engine, exclusive="a"):
             raise KeyError
-
         assert held(engine) == []
 
     def test_who_is_denied_hears_who_is_in_the_way(self, engine: Engine) -> None:
         with locks.hold(engine, exclusive="account:7", who="teller"):
             with pytest.raises(locks.LockDeniedError) as told:
                 locks.hold(engine, shared=["account:7", "a"]).take()
-
             assert str(told.value) == (
                 "Denied: account:7 is held by teller, exclusive. Try again later, or wait longer."
             )
@@ -87,14 +84,12 @@ class TestOnline:
             bench.beside(other)
             until(lambda: held(bench.engine, "waiting"))
             assert not got.is_set()
-
         assert got.wait(10)
 
     def test_who_waits_in_vain_leaves_the_line(self, engine: Engine) -> None:
         with locks.hold(engine, exclusive="a", who="me"):
             with suppress(locks.LockDeniedError):
                 _elsewhere(lambda: locks.hold(engine, exclusive="a", wait="200ms").take())
-
             assert held(engine, "waiting") == []
 
     def test_looks_are_few(self) -> None:
@@ -129,7 +124,6 @@ class TestOnline:
 
         with once_after(own, "denied AS", unanswered), pytest.raises(OperationalError):
             locks.hold(own, exclusive="a").take()
-
         assert held(engine) == []
 
     def test_who_was_passed_by_stands_in_line_again(
@@ -241,7 +235,6 @@ class TestOnline:
             lock.renew_at = 0.0
             renewals.renew_locks()
             assert (lock.ended, lock.lost) == (True, False)
-
         assert "lost" not in caplog.text
 
     def test_a_block_that_ends_before_its_release_commits_leaves_it_to_that(
@@ -251,7 +244,6 @@ class TestOnline:
             with locks.hold(bench.engine, exclusive="a") as lock:
                 lock.release(session)
             assert held(bench.engine) != []
-
         assert held(bench.engine) == []
         assert lock.ended
 
@@ -311,9 +303,7 @@ class TestOnline:
         before = len(client.BACKGROUND)
         lock = locks.hold(engine, exclusive="a", lease="1s").take()
         assert len(client.BACKGROUND) == before + 1
-
         del lock
-
         assert len(client.BACKGROUND) == before
 
     def test_a_lease_may_be_renewed_by_hand(self, engine: Engine) -> None:
@@ -379,7 +369,6 @@ class TestHandlers:
 
         task_id = bench.create()
         bench.execute([task_id])
-
         assert bench.runs == [[("a", "t", task_id)]]
         assert bench.state(task_id) == "SUCCEEDED"
         assert held(bench.engine) == []
@@ -393,7 +382,6 @@ class TestHandlers:
         task_id = bench.create()
         with locks.hold(bench.engine, exclusive="a"):
             bench.execute([task_id])
-
         task = bench.task(task_id)
         assert (task.state, task.failures, bench.runs) == ("PENDING", 0, [])
         wait = (task.due_at - task.created_at).total_seconds()
@@ -429,7 +417,6 @@ class TestHandlers:
 
         task_id = bench.create()
         bench.execute([task_id])
-
         assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
         assert held(bench.engine) == []
 
@@ -470,7 +457,6 @@ class TestHandlers:
 
         task_id = bench.create()
         bench.execute([task_id])
-
         assert "division by zero" in str(bench.task(task_id).error)
         assert held(bench.engine) == []
 
@@ -515,7 +501,6 @@ class TestHandlers:
 
         task_id = bench.create()
         bench.execute([task_id])
-
         assert "use: async with" in str(bench.task(task_id).error)
 
     def test_a_lock_is_renewed_by_the_housekeeper(self, bench: Bench) -> None:
@@ -560,5 +545,4 @@ class TestHandlers:
 
         task_id = bench.create()
         bench.execute([task_id])
-
         assert "use ctx.locks" in str(bench.task(task_id).error)

@@ -69,7 +69,6 @@ class TestVersions:
             one.commit()
             with pytest.raises(StaleDataError):
                 other.commit()
-
         assert title(engine) == "mine"
 
     def test_so_is_one_from_a_form(self, engine: Engine) -> None:
@@ -109,7 +108,6 @@ class TestFlags:
             pytest.raises(locks.LockDeniedError, match="account 7 is held by batch, exclusive"),
         ):
             locks.hold_row(engine, Account, 7).take()
-
         locks.hold_row(engine, Account, 7).take().release()
 
     def test_who_holds_it_writes(self, engine: Engine) -> None:
@@ -117,7 +115,6 @@ class TestFlags:
             session.get_one(Account, 7).balance += 1
             lock.check(session)
             session.commit()
-
         assert balance(engine) == 101
 
     def test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused(
@@ -145,13 +142,11 @@ class TestFlags:
             account.balance = 0
             with pytest.raises(StaleDataError):
                 late.commit()
-
         assert balance(engine) == 100
 
     def test_an_expired_flag_that_nobody_took_is_still_its_holders(self, engine: Engine) -> None:
         lock = locks.hold_row(engine, Account, 7).take()
         expire(engine)
-
         lock.renew("10s")
         with pytest.raises(locks.LockDeniedError):
             locks.hold_row(engine, Account, 7).take()
@@ -159,7 +154,6 @@ class TestFlags:
     def test_a_flag_that_was_taken_down_is_nobodys(self, engine: Engine) -> None:
         lock = locks.hold_row(engine, Account, 7).take()
         lock.release()
-
         with pytest.raises(locks.LockLostError):
             lock.renew()
 
@@ -176,12 +170,10 @@ class TestFlags:
 
     def test_a_later_request_goes_on_with_the_fence(self, engine: Engine) -> None:
         fence = locks.hold_row(engine, Account, 7).take().fence
-
         again = locks.RowLock(engine, Account, 7, fence)
         with Session(engine) as session, session.begin():
             again.check(session)
             again.release(session)
-
         locks.hold_row(engine, Account, 7).take()
 
     @pytest.mark.test_all
@@ -211,6 +203,5 @@ class TestFlags:
         locks.hold_row(bench.engine, Account, 7).take()
         task_id = bench.create()
         bench.execute([task_id])
-
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)

@@ -77,7 +77,6 @@ def test_a_release_wakes_the_next_in_line_and_only_it(bench: Bench, listening: C
         first = Waiter(bench, exclusive="a")
         second = Waiter(bench, exclusive="a")
         listening()
-
     assert first.got.wait(10)
     assert not second.got.is_set()
     first.release()
@@ -91,7 +90,6 @@ def test_who_gives_up_wakes_those_behind(bench: Bench, listening: Callable) -> N
         writer = Waiter(bench, wait_s=1.0, exclusive="a")
         reader = Waiter(bench, shared="a")
         listening()
-
         assert writer.gave_up.wait(10)
         assert reader.got.wait(10)
 
@@ -155,7 +153,6 @@ def test_a_release_by_a_commit_wakes_at_the_end_of_the_block(
         listening()
         with Session(bench.engine) as session, session.begin():
             lock.release(session)
-
     assert waiter.got.wait(10)
 
 
@@ -164,7 +161,6 @@ def test_nobody_who_waits_has_a_transaction_open(bench: Bench, listening: Callab
         waiter = Waiter(bench, exclusive="a")
         listening()
         until(lambda: not bench.sql(_OPEN))
-
     assert waiter.got.wait(10)
 
 
@@ -214,7 +210,6 @@ def test_who_is_cut_off_from_wake_ups_looks(
         listening()
         bench.sql(LISTENING.replace("count(*)", "count(pg_terminate_backend(pid))"))
         until(lambda: not bench.sql(LISTENING))
-
     assert got.wait(10)
 
 

@@ -57,7 +57,6 @@ class TestProducers:
             with Session(bench.engine) as session, session.begin():
                 task_id = create_task(session, "t")
             HINTS.flush(20)
-
         assert HINTS.counts().sent == 2
         waits = bench.sql("SELECT scan_at - due_at FROM task_pending WHERE id = :id", id=task_id)
         assert waits.total_seconds() == 0
@@ -68,14 +67,12 @@ class TestProducers:
         with watched(engine) as seen, Session(engine) as session, session.begin():
             create_task(session, "t")
         HINTS.flush(20)
-
         assert HINTS.counts().sent == 1
         assert any("INSERT" in statement.sql for statement in seen)
         assert not any("notify" in statement.sql for statement in seen)
 
     def test_a_commit_of_psycopg_is_told_by_hand(self, bench: Bench, listening: Listening) -> None:
         hint_tasks([bench.create("t", queue="mail")], queue="mail")
-
         until(lambda: listening.notices == [{"mail"}])
 
     def test_a_database_that_is_away_is_said_once_and_fails_no_commit(
@@ -87,7 +84,6 @@ class TestProducers:
                 task_id = create_task(session, "t")
                 session.commit()
                 HINTS.flush(20)
-
         assert bench.state(task_id) == "PENDING"
         said = [r.getMessage() for r in caplog.records if "takes no hints" in r.getMessage()]
         assert len(said) == 1
@@ -102,9 +98,7 @@ class TestListener:
     ) -> None:
         caplog.set_level(logging.INFO)
         bench.sql(LISTENERS.replace("count(*)", "pg_terminate_backend(pid)"))
-
         until(lambda: len(listening.heard) == 2, 20)  # what came meanwhile may be there: look
-
         assert listening.heard == [set(), set()]
         tell(bench, "mail")
         until(lambda: listening.notices == [{"mail"}])
@@ -141,7 +135,6 @@ class TestListener:
             until(listeners)
             began = time.monotonic()
         assert time.monotonic() - began < 0.5
-
         until(lambda: not listeners())
         assert "tasks_app listener" not in [t.name for t in threading.enumerate()]
 
@@ -172,7 +165,6 @@ class TestListener:
     ) -> None:
         bench.sql("SELECT pg_notify('tasks_app_1', 'mail')")
         tell(bench, "own")
-
         until(lambda: listening.notices == [{"own"}])
 
     @pytest.mark.test_all
@@ -182,7 +174,6 @@ class TestListener:
             os._exit(0)
         os.waitpid(pid, 0)
         tell(bench, "mail")
-
         until(lambda: listening.notices == [{"mail"}])
 
     def test_it_is_idle_for_longer_than_sessions_may_be(self, bench: Bench) -> None:
@@ -208,8 +199,7 @@ class TestListener:
 
 def tell(bench: Bench, queue: str) -> None:
     """Send a notice as another process would."""
-    with bench.engine.begin() as connection:
-        notify(connection, queue)
+    bench.do(notify, queue)
 
 
 HOUSE = Path(__file__).parents[2] / "broker" / "house"
@@ -272,9 +262,7 @@ def test_a_committed_task_starts_long_before_the_scan(
 ) -> None:
     parent = work("-c", "2")
     until(lambda: listeners() == 2, 30, "LISTEN of both")
-
     starts_soon(bench)
-
     began = time.monotonic()
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(30) == 0
@@ -306,8 +294,7 @@ def test_it_listens_again_after_a_restart_of_the_database(
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[[], int]) -> None:
-    with bench.engine.begin() as connection:
-        install_trigger(connection)
+    bench.do(install_trigger)
     try:
         work("-c", "1")
         until(listeners, 30)
@@ -317,8 +304,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
             task_id = bench.sql("SELECT task_create('plain')")
             until(lambda task=task_id: bench.state(task) == "SUCCEEDED", SOON_S, "the run")
     finally:
-        with bench.engine.begin() as connection:
-            remove_trigger(connection)
+        bench.do(remove_trigger)
 
 
 @pytest.mark.test_all
@@ -327,8 +313,6 @@ def test_without_hints_nobody_listens(
     bench: Bench, work: Work, listeners: Callable[[], int]
 ) -> None:
     work("-c", "1", TASKS_APP_HINTS="off", TASKS_APP_SCAN_INTERVAL="100ms")
-
     task_id = bench.create("plain")
-
     until(lambda: bench.state(task_id) == "SUCCEEDED", 30)
     assert listeners() == 0

@@ -39,26 +39,21 @@ def said_by(**options: Any) -> Registry:
 
 def start(bench: Bench, registry: Registry, loaded: tuple[str, ...] = (HERE,)) -> None:
     """What a worker does."""
-    with bench.engine.begin() as connection:
-        synchronise(connection, registry, loaded=loaded)
+    bench.do(synchronise, registry, loaded=loaded)
 
 
 def change(bench: Bench, **changes: Any) -> None:
     """What an operator does."""
-    with bench.engine.begin() as connection:
-        assert scheduling.change(connection, "night", changes)
+    assert bench.do(scheduling.change, "night", changes)
 
 
 def all_of(bench: Bench) -> list[Schedule]:
-    with bench.engine.begin() as connection:
-        return scheduling.find(connection)
+    return bench.do(scheduling.find)
 
 
 def test_what_is_declared_is_there_after_the_start(bench: Bench) -> None:
     start(bench, said_by(cron="30 2 * * *", timezone="Europe/Berlin", priority=2, overlap="skip"))
-
     (made,) = all_of(bench)
-
     assert (made.name, made.task, made.expression) == ("night", "t", "30 2 * * *")
     assert (made.zone, made.priority, made.overlap) == ("Europe/Berlin", 2, "skip")
     assert (made.declared_in, made.enabled) == (HERE, True)
@@ -72,7 +67,6 @@ def test_a_handler_declares_a_schedule_of_its_own_name(bench: Bench) -> None:
     def report(ctx: Any) -> None: ...
 
     start(bench, registry)
-
     (made,) = all_of(bench)
     assert (made.name, made.task, made.queue) == ("report", "report", "slow")
     assert (made.kind, made.expression, made.overlap) == ("every", "1h", "skip")
@@ -82,18 +76,14 @@ def test_a_handler_declares_a_schedule_of_its_own_name(bench: Bench) -> None:
 def test_a_second_start_writes_nothing(bench: Bench) -> None:
     start(bench, said_by())
     before = bench.sql("SELECT xmin::text FROM task_schedule".replace("::", r"\:\:"))
-
     start(bench, said_by())
-
     assert bench.sql("SELECT xmin::text FROM task_schedule".replace("::", r"\:\:")) == before
 
 
 def test_code_that_changes_changes_the_schedule_and_when_it_is_next(bench: Bench) -> None:
     start(bench, said_by(every="1h"))
     before = standing(bench, "night")
-
     start(bench, said_by(every="2h", priority=1))
-
     after = standing(bench, "night")
     assert (after.expression, after.priority) == ("2h", 1)
     assert after.next_run_at != before.next_run_at
@@ -103,9 +93,7 @@ def test_code_that_changes_changes_the_schedule_and_when_it_is_next(bench: Bench
 def test_what_an_operator_changed_stays_and_the_rest_follows_the_code(bench: Bench) -> None:
     start(bench, said_by(cron="30 2 * * *", priority=3))
     change(bench, priority=9, enabled=False)
-
     start(bench, said_by(cron="0 4 * * *", priority=1, overlap="skip"))
-
     after = standing(bench, "night")
     assert (after.priority, after.enabled) == (9, False)
     assert (after.expression, after.overlap) == ("0 4 * * *", "skip")
@@ -116,9 +104,7 @@ def test_what_an_operator_changed_stays_and_the_rest_follows_the_code(bench: Ben
 def test_an_operators_expression_is_not_torn_apart_by_a_new_kind(bench: Bench) -> None:
     start(bench, said_by(cron="30 2 * * *"))
     change(bench, expression="45 3 * * *")
-
     start(bench, said_by(every="1h"))
-
     after = standing(bench, "night")
     assert (after.kind, after.expression) == ("cron", "45 3 * * *")
 
@@ -132,9 +118,7 @@ def test_what_is_declared_no_more_is_switched_off_and_back_on_when_it_returns(
     gone = standing(bench, "night")
     assert (gone.enabled, gone.retired, gone.next_run_at) == (False, True, None)
     assert "night of the code: switched off, as its module does not declare it" in caplog.text
-
     start(bench, said_by())
-
     back = standing(bench, "night")
     assert (back.enabled, back.retired) == (True, False)
 
@@ -143,18 +127,14 @@ def test_one_that_an_operator_had_disabled_does_not_return_enabled(bench: Bench)
     start(bench, said_by())
     change(bench, enabled=False)
     start(bench, Registry())
-
     start(bench, said_by())
-
     assert not standing(bench, "night").enabled
 
 
 def test_of_a_module_that_is_not_loaded_here_nothing_is_known(bench: Bench) -> None:
     """Another service's worker on the same database."""
     start(bench, said_by())
-
     start(bench, Registry(), loaded=("another.module",))
-
     assert standing(bench, "night").enabled
 
 
@@ -163,9 +143,7 @@ def test_an_operators_schedule_is_not_taken_over(
 ) -> None:
     start(bench, said_by(every="1h"))
     bench.sql("UPDATE task_schedule SET declared = NULL, declared_in = NULL")
-
     start(bench, said_by(every="2h"))
-
     assert standing(bench, "night").expression == "1h"
     assert "an operator has created schedule" in caplog.text
 
@@ -174,11 +152,9 @@ def test_two_that_start_at_once_make_it_once(bench: Bench, monkeypatch: pytest.M
     with two(bench.engine) as (a, b):
         synchronise(a, said_by(), loaded=(HERE,))
         waiting = blocked(bench.engine, b, a, lambda c: synchronise(c, said_by(), loaded=(HERE,)))
-
         a.commit()
         waiting.result()
         b.commit()
-
     assert len(all_of(bench)) == 1
 
 
@@ -193,7 +169,6 @@ def test_the_payload_is_checked_by_the_handlers_model_at_the_start(bench: Bench)
     def of_order(ctx: Any, payload: Order) -> None: ...
 
     schedule("bad", of_order, {"order_id": "x"}, every=60, registry=registry)
-
     with pytest.raises(ValueError, match=r"payload\.order_id is refused"):
         start(bench, registry)
 
@@ -227,7 +202,6 @@ def test_a_wrong_word_of_a_handler_is_refused_too() -> None:
 def test_two_modules_cannot_declare_one_name() -> None:
     registry = said_by()
     declare(registry)  # the same module once more, as on a re-import
-
     with pytest.raises(HandlerError, match=f"declared in {HERE} already"):
         schedule("night", "t", every=60, registry=registry)
 
@@ -239,7 +213,6 @@ def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
     def t(ctx: Any) -> None: ...
 
     run_work(bench.settings(), registry=bench.registry, slots=bench.slots, drain=True)
-
     assert [each.name for each in all_of(bench)] == ["t"]
 
 
@@ -270,7 +243,6 @@ def test_an_async_session_creates_one(bench: Bench) -> None:
         await engine.dispose()
 
     asyncio.run(create())
-
     assert [each.name for each in all_of(bench)] == ["s"]
 
 
@@ -281,8 +253,7 @@ def test_a_calendar_may_be_set_after_the_code_that_names_it(bench: Bench) -> Non
     start(bench, registry)
     before = standing(bench, "night")
 
-    with bench.engine.begin() as connection:
-        set_calendar(connection, "de", [tomorrow, tomorrow + timedelta(days=1)])
+    bench.do(set_calendar, "de", [tomorrow, tomorrow + timedelta(days=1)])
     after = standing(bench, "night")
     start(bench, registry)
 
@@ -298,7 +269,6 @@ def test_days_off_that_an_operator_set_stay(bench: Bench) -> None:
         set_calendar(connection, "de", [])
         change_schedule(connection, "night", calendar="de")
     start(bench, said_by(cron="0 8 * * *"))
-
     there = standing(bench, "night")
     assert there.expression == "0 8 * * *"
     assert there.days_off == DaysOff("de")

@@ -40,18 +40,14 @@ def test_the_handler_gets_payload_and_instant(bench: Bench) -> None:
 
     scheduled(bench, at=NOON + M)
     scheduler(bench).run_once(now=NOON + M)
-
     bench.drain()
-
     assert bench.runs == [({"of": "s"}, {"schedule": "s", "fire_at": (NOON + M).isoformat()})]
 
 
 def test_jitter_moves_the_task_and_not_the_instant(bench: Bench) -> None:
     scheduled(bench, jitter=30, missed="fire_all")
     scheduler(bench).run_once(now=NOON + 20 * M)
-
     waits = [(task.due_at - NOON - 20 * M).total_seconds() for task in tasks(bench)]
-
     assert len(waits) == 20
     assert min(waits) >= 0
     assert max(waits) <= 30
@@ -67,9 +63,7 @@ def test_missed_instants_follow_the_policy(
 ) -> None:
     """Late by more than a minute, before the next one."""
     scheduled(bench, missed=missed, cron="1,2 * * * *")
-
     scheduler(bench).run_once(now=NOON + 10 * M)
-
     assert [at for at, *_ in fires(bench)] == made
     assert standing(bench).last_outcome == last
     assert standing(bench).next_run_at == NOON + 61 * M
@@ -79,7 +73,6 @@ def test_a_schedule_that_is_over_fires_no_more(bench: Bench) -> None:
     scheduled(bench, at=NOON + M)
     one = scheduler(bench)
     one.run_once(now=NOON + M)
-
     assert standing(bench).next_run_at is None
     assert one.next_in_s(now=NOON + M) is None
     assert one.run_once(now=NOON + 100 * M) == 0
@@ -89,9 +82,7 @@ def test_a_schedule_that_is_over_fires_no_more(bench: Bench) -> None:
 def test_thousands_of_missed_instants_are_made_in_parts(bench: Bench) -> None:
     scheduled(bench, every=1, missed="fire_all(3000)")
     one = scheduler(bench)
-
     one.run_once(now=NOON + 2000 * S)
-
     assert [task.fire_at for task in tasks(bench)] == [
         (NOON + n * S).isoformat() for n in range(1, 2001)
     ]
@@ -105,8 +96,7 @@ def run_in(bench: Bench, *, now: datetime) -> None:
 
 
 def end_the_oldest(bench: Bench) -> None:
-    with bench.engine.begin() as connection:
-        cancel(connection, tasks(bench)[0].id)
+    bench.do(cancel, tasks(bench)[0].id)
 
 
 def test_skip_makes_none_while_one_is_there(bench: Bench) -> None:
@@ -126,9 +116,7 @@ def test_skip_makes_none_while_one_is_there(bench: Bench) -> None:
     ]
 
 
-def test_queue_makes_the_second_when_the_first_is_over_and_never_two_at_once(
-    bench: Bench,
-) -> None:
+def test_queue_makes_the_second_when_the_first_is_over_and_never_two_at_once(bench: Bench) -> None:
     scheduled(bench, overlap="queue")
     for n in (1, 2, 3):
         run_in(bench, now=NOON + n * M)
@@ -151,9 +139,7 @@ def test_what_is_queued_at_the_end_is_made_all_the_same(bench: Bench) -> None:
     for n in (1, 2):
         run_in(bench, now=NOON + n * M)
     end_the_oldest(bench)
-
     run_in(bench, now=NOON + 50 * M)
-
     assert fires(bench) == [(60, "made", True), (120, "made", True)]
     assert scheduler(bench).next_in_s() is None
 
@@ -163,8 +149,7 @@ def test_replace_cancels_what_waits_and_tells_what_runs(bench: Bench) -> None:
     run_in(bench, now=NOON + M)
     run_in(bench, now=NOON + 2 * M)
     (second,) = tasks(bench)
-    with bench.engine.begin() as connection:
-        claimed_task(connection, second.id)
+    bench.do(claimed_task, second.id)
 
     run_in(bench, now=NOON + 3 * M)
 
@@ -179,7 +164,6 @@ def test_allow_makes_one_each_time(bench: Bench) -> None:
     scheduled(bench)
     for n in (1, 2, 3):
         run_in(bench, now=NOON + n * M)
-
     assert len(tasks(bench)) == 3
 
 
@@ -187,7 +171,6 @@ def test_a_unique_key_that_is_taken_is_an_instant_skipped(bench: Bench) -> None:
     scheduled(bench, unique_key="k")
     run_in(bench, now=NOON + M)
     run_in(bench, now=NOON + 2 * M)
-
     assert fires(bench) == [(60, "made", True), (120, "skipped", False)]
     after = standing(bench)
     assert (after.last_outcome, after.last_run_at) == ("skipped", NOON + M)
@@ -213,10 +196,8 @@ def test_a_spoilt_schedule_says_so_and_stops_no_other(bench: Bench, spoil: str) 
     scheduled(bench, "bad", cron="* * * * *"), scheduled(bench, "good")
     bench.sql(f"UPDATE task_schedule SET {spoil} WHERE name = 'bad'")
     one = scheduler(bench)
-
     one.run_once(now=NOON + M)
     one.run_once(now=NOON + 2 * M)
-
     good, bad = standing(bench, "good"), standing(bench, "bad")
     assert {task.schedule_id for task in tasks(bench)} == {good.id}
     assert len(tasks(bench)) == 2
@@ -249,9 +230,7 @@ def test_a_schedule_that_must_wait_for_a_lock_stops_no_other(bench: Bench) -> No
 def test_a_worker_without_a_broker_fires_and_runs(bench: Bench) -> None:
     bench.succeeding()
     scheduled(bench)  # of a year ago: one that was missed
-
     bench.drain()
-
     assert len(bench.runs) == 1
 
 
@@ -261,8 +240,6 @@ def test_a_waiting_worker_wakes_up_for_the_instant(bench: Bench) -> None:
     work = bench.work(scan_interval=60)
     now = datetime.now(UTC)
     scheduled(bench, at=now + timedelta(seconds=0.7), now=now)
-
     work.run()
-
     (ran,) = bench.runs
     assert timedelta(0) <= ran - now - timedelta(seconds=0.7) < timedelta(seconds=20)

@@ -51,7 +51,6 @@ def test_a_schedule_exists_if_the_transaction_commits(bench: Bench, session: Ses
     )
     assert get_schedule(session, "s") == made
     session.rollback()
-
     assert get_schedule(session, "s") is None
 
 
@@ -159,9 +158,7 @@ def test_a_broken_one_is_mended_by_a_change(bench: Bench, session: Session) -> N
     bench.sql("UPDATE task_schedule SET expression = 'x'")
     scheduler(bench).run_once()
     assert standing(bench).last_outcome == "broken"
-
     changed = change_schedule(session, "s", cron="* * * * *")
-
     assert changed is not None
     assert changed.remark is None
     assert changed.next_run_at is not None
@@ -169,9 +166,7 @@ def test_a_broken_one_is_mended_by_a_change(bench: Bench, session: Session) -> N
 
 def test_a_preview_of_what_is_not_there_yet(session: Session) -> None:
     start = datetime(2030, 3, 30, 12, tzinfo=UTC)
-
     shown = preview(session, 3, cron="30 2 * * *", timezone="Europe/Berlin", starts_at=start)
-
     assert shown.words == "At 02:30 every day, by the clocks of Europe/Berlin"
     assert [f"{at:%d %H:%M}" for at in shown.instants] == ["31 01:00", "01 00:30", "02 00:30"]
     with pytest.raises(InvalidScheduleError):
@@ -196,8 +191,7 @@ def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Se
 
 # -- backfill
 def backfill(bench: Bench, start: datetime, end: datetime, now: datetime = NOON + D) -> list:
-    with bench.engine.begin() as connection:
-        made = backfill_schedule(connection, "s", start, end, now=now)
+    made = bench.do(backfill_schedule, "s", start, end, now=now)
     assert made is not None
     return made
 
@@ -205,9 +199,7 @@ def backfill(bench: Bench, start: datetime, end: datetime, now: datetime = NOON 
 def test_the_past_is_filled_where_nothing_was_made_and_never_twice(bench: Bench) -> None:
     scheduled(bench, cron="0 * * * *", missed="skip")
     scheduler(bench).run_once(now=NOON + 2 * H)
-
     made = backfill(bench, NOON, NOON + 4 * H)
-
     assert len(made) == 3
     assert [at for at, *_ in fires(bench)] == [0, 3600, 7200, 10800]
     assert backfill(bench, NOON, NOON + 4 * H) == []
@@ -217,9 +209,7 @@ def test_the_past_is_filled_where_nothing_was_made_and_never_twice(bench: Bench)
 def test_what_was_filled_is_not_fired_by_a_leader_of_yesterday(bench: Bench) -> None:
     scheduled(bench, cron="0 * * * *", missed="fire_all")
     backfill(bench, NOON + H, NOON + 3 * H)
-
     scheduler(bench).run_once(now=NOON + 3 * H)
-
     assert len({task.fire_at for task in tasks(bench)}) == len(tasks(bench)) == 3
 
 
@@ -227,7 +217,6 @@ def test_skipped_instants_can_be_filled(bench: Bench) -> None:
     scheduled(bench, overlap="skip")
     for n in (1, 2):
         scheduler(bench).run_once(now=NOON + n * M)
-
     assert len(backfill(bench, NOON + S, NOON + 3 * M)) == 1
     assert fires(bench) == [(60, "made", True), (120, "made", True)]
 
@@ -250,9 +239,7 @@ def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench)
     scheduled(bench, cron="0 * * * *")
     for n in (1, 2, 3):
         scheduler(bench).run_once(now=NOON + n * H)
-    with bench.engine.begin() as connection:
-        scheduling.prune_fires(connection, H, 10, now=NOON + 4 * H)
-
+    bench.do(scheduling.prune_fires, H, 10, now=NOON + 4 * H)
     with pytest.raises(InvalidScheduleError, match="later than 2026-01-01T14:00"):
         backfill(bench, NOON, NOON + 4 * H)
     assert backfill(bench, NOON + 2 * H + S, NOON + 4 * H) == []
@@ -260,7 +247,6 @@ def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench)
 
 def test_a_backfill_stays_within_start_and_end(bench: Bench) -> None:
     scheduled(bench, cron="0 * * * *", starts_at=NOON + 2 * H, ends_at=NOON + 3 * H)
-
     assert len(backfill(bench, NOON, NOON + 9 * H)) == 2
 
 
@@ -332,7 +318,6 @@ def session_of_days_off(bench: Bench) -> Iterator[Session]:
 
 def test_they_are_left_out(session_of_days_off: Session) -> None:
     schedule = made(session_of_days_off)
-
     assert schedule.days_off == DaysOff("de", OnDayOff.SKIP)
     assert days(session_of_days_off) == [23, 26, 27]
     assert schedule.explain().startswith(
@@ -342,7 +327,6 @@ def test_they_are_left_out(session_of_days_off: Session) -> None:
 
 def test_or_moved(session_of_days_off: Session) -> None:
     made(session_of_days_off, cron="0 7 * * tue,fri", on_day_off="next_working_day")
-
     assert days(session_of_days_off) == [26, 27, 31]
 
 
@@ -355,10 +339,8 @@ def test_the_first_instant_is_no_day_off(session_of_days_off: Session) -> None:
 def test_what_fires_is_what_the_preview_says(bench: Bench, session_of_days_off: Session) -> None:
     session_of_days_off.commit()
     scheduled(bench, cron="0 7 * * *", calendar="de", now=START)
-
     for hours in range(0, 96, 6):
         scheduler(bench).run_once(now=START + timedelta(hours=hours))
-
     assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]
 
 
@@ -366,10 +348,8 @@ def test_two_that_meet_make_one_task(bench: Bench, session_of_days_off: Session)
     session_of_days_off.commit()
     options = {"calendar": "de", "on_day_off": "next_working_day"}
     scheduled(bench, cron="0 7 * * *", now=START, **options)
-
     for hours in range(0, 96, 6):
         scheduler(bench).run_once(now=START + timedelta(hours=hours))
-
     assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]
 
 
@@ -378,9 +358,7 @@ class TestAChange:
         self, session_of_days_off: Session
     ) -> None:
         made(session_of_days_off, starts_at=START + DAY)
-
         set_calendar(session_of_days_off, "de", [EVE])
-
         schedule = get_schedule(session_of_days_off, "s")
         assert schedule is not None
         assert schedule.next_run_at == datetime(2030, 12, 25, 7, tzinfo=UTC)
@@ -390,9 +368,7 @@ class TestAChange:
     ) -> None:
         schedule = made(session_of_days_off)
         late = datetime(2030, 12, 24, tzinfo=UTC)
-
         rows.recompute_next_fire(session_of_days_off.connection(), "de", now=late)
-
         again = get_schedule(session_of_days_off, "s")
         assert again is not None
         assert again.next_run_at == schedule.next_run_at == datetime(2030, 12, 23, 7, tzinfo=UTC)
@@ -415,30 +391,24 @@ class TestAChange:
 
     def test_moves_the_next_instant(self, session_of_days_off: Session) -> None:
         made(session_of_days_off, calendar=None, starts_at=START + DAY)
-
         changed = change_schedule(session_of_days_off, "s", calendar="de")
-
         assert changed is not None
         assert changed.next_run_at == datetime(2030, 12, 26, 7, tzinfo=UTC)
 
     def test_is_shown_before(self, session_of_days_off: Session) -> None:
         made(session_of_days_off, calendar=None)
-
         shown = preview_change(session_of_days_off, "s", 2, calendar="de")
-
         assert shown is not None
         assert [at.day for at in shown.instants] == [23, 26]
 
 
 def test_a_preview_of_what_is_not_there_yet_in_days_off(session_of_days_off: Session) -> None:
     shown = preview(session_of_days_off, 2, cron="0 7 * * *", starts_at=START, calendar="de")
-
     assert [at.day for at in shown.instants] == [23, 26]
 
 
 def test_a_calendar_that_a_schedule_names_stays(session_of_days_off: Session) -> None:
     made(session_of_days_off)
-
     with pytest.raises(InvalidTaskError, match="is named by schedule s"):
         remove_calendar(session_of_days_off, "de")
     change_schedule(session_of_days_off, "s", calendar="")

@@ -210,8 +210,7 @@ def test_sweeps_and_cancels_are_counted_with_their_transaction(bench: Bench) -> 
     gone, kept = bench.create("gone"), bench.create("kept")
     database = Database(bench.url)
     Sweeper(database).run_once()
-    with bench.engine.begin() as connection:
-        cancel_task(connection, gone)
+    bench.do(cancel_task, gone)
     with bench.engine.connect() as connection:
         cancel_task(connection, kept)  # rolled back
     database.dispose()

@@ -116,9 +116,7 @@ def test_rows_of_runs_and_async_handlers_are_counted(
 
     for name in "t" * 20 + "u" * 10:
         bench.create(name)
-
     bench.drain()
-
     (summary,) = said(caplog, logging.INFO)
     assert re.fullmatch(r"ran 30 tasks in \d+ s: 30 succeeded, 0 failed, 0 retried", summary)
 
@@ -128,9 +126,7 @@ def test_what_was_not_charged_is_not_called_so(
 ) -> None:
     bench.raising(ValueError("later"), on_error={ValueError: "retry_free"}, retry="1h,1h")
     task_id = bench.create()
-
     bench.drain()
-
     (line,) = said(caplog, logging.WARNING)
     assert line.startswith(
         f"task {task_id} (t): attempt 1 (0 of 3 charged) failed, again in 60 min "
@@ -166,9 +162,7 @@ def test_a_tasks_fields_stand_beside_the_line(
 ) -> None:
     bench.raising(ValueError("no"), max_attempts=1)
     task_id = bench.create()
-
     bench.drain()
-
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert (record.task_id, record.task_name, record.attempt) == (task_id, "t", 1)  # type: ignore[attr-defined]
 
@@ -180,8 +174,7 @@ def test_who_was_charged_when_a_child_died_is_said(
     caplog.set_level(logging.WARNING)
     bench.succeeding(retry="1h,1h")
     guilty, *_ = ids = [bench.create() for _ in range(3)]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     pid = Mortal(bench.slots, "dead", [tasks[0].run]).kill()
 
     bench.child(start=False).reap()
@@ -202,8 +195,7 @@ def test_of_several_suspects_nobody_is_charged(
     caplog.set_level(logging.WARNING)
     bench.succeeding()
     ids = [bench.create() for _ in range(2)]
-    with bench.engine.begin() as connection:
-        tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
+    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     pid = Mortal(bench.slots, "dead", [task.run for task in tasks]).kill()
 
     bench.child(start=False).reap()
@@ -261,12 +253,10 @@ def test_of_a_storm_the_first_are_said_and_the_others_counted(
 def test_after_the_minute_failures_are_shown_again(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     attempts = AttemptLog(clock)
-
     for number in range(20):
         attempts(notice(number))
     clock.now += 61
     attempts(notice(99))
-
     lines = said(caplog, logging.WARNING)
     assert "left out 10 more lines" in lines[10]
     assert lines[11].startswith("task 99 (storm)")
@@ -275,10 +265,8 @@ def test_after_the_minute_failures_are_shown_again(caplog: pytest.LogCaptureFixt
 def test_classes_without_number_are_bounded_too(caplog: pytest.LogCaptureFixture) -> None:
     """A handler may make a class of exceptions for each task."""
     attempts = AttemptLog(Clock())
-
     for number in range(5_000):
         attempts(notice(number, error=f"Error{number}"))
-
     assert len(caplog.records) < 200
 
 
@@ -315,10 +303,8 @@ def test_a_running_worker_tells_by_itself(
     monkeypatch.setattr(ATTEMPTS, "_clock", clock)
     bench.succeeding()
     child = bench.child()
-
     child.execute([bench.create()])
     clock.now += 30
-
     until(lambda: any("ran 1 task in " in line for line in said(caplog, logging.INFO)))
 
 
@@ -360,9 +346,7 @@ def test_the_prefix_can_be_left_to_a_formatter_of_ones_own(
         ctx.log.info("sent")
 
     task_id = bench.create()
-
     bench.drain(log_prefix=False)
-
     (record,) = [r for r in caplog.records if r.name == "tasks_app.handlers"]
     assert (record.getMessage(), record.task_id) == ("sent", task_id)  # type: ignore[attr-defined]
 
@@ -379,8 +363,6 @@ def test_a_session_of_the_handlers_own_shows_nothing_either(
             session.execute(text("SELECT * FROM nowhere WHERE x = :x"), values)
 
     bench.create(max_attempts=1)
-
     bench.drain()
-
     assert 'relation "nowhere" does not exist' in caplog.text
     assert "canary-canary" not in caplog.text

@@ -41,8 +41,7 @@ def _fresh(bench: Bench, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def kept(bench: Bench, task_id: int) -> list[LogOfAttempt]:
-    with bench.engine.connect() as connection:
-        return read_lines(connection, task_id)
+    return bench.do(read_lines, task_id)
 
 
 def texts(bench: Bench, task_id: int) -> list[str]:
@@ -83,7 +82,6 @@ def test_without_lines_there_is_no_row_and_off_keeps_none(bench: Bench) -> None:
     shop.warning("outside of any run")
     spoken = bench.create(payload={"says": True})
     bench.drain()
-
     assert kept(bench, silent) == kept(bench, spoken) == []
     assert bench.sql("SELECT count(*) FROM task_log") == 0
 
@@ -97,7 +95,6 @@ def test_runs_side_by_side_do_not_mix_their_lines(bench: Bench) -> None:
 
     ids = [bench.create("async", {"n": n}) for n in range(8)]
     bench.drain(**ON)
-
     for n, task_id in enumerate(ids):
         assert texts(bench, task_id) == [f"of {n}"] * 3
 
@@ -110,7 +107,6 @@ def test_the_last_lines_stay_within_bounds(bench: Bench) -> None:
 
     task_id = bench.create()
     bench.drain(**ON)
-
     [log] = kept(bench, task_id)
     assert [line.text for line in log.lines] == [f"line {n}" for n in range(15, 20)]
     assert log.cut == 15
@@ -183,9 +179,7 @@ def test_a_lone_surrogate_can_be_stored(bench: Bench) -> None:
     lines.add(logging.LogRecord("x", logging.INFO, "", 0, "half a character: \ud800", (), None))
     run = lines.of(1, 1)
     assert run is not None
-    with bench.engine.begin() as connection:
-        keep_lines(connection, [run])
-
+    bench.do(keep_lines, [run])
     assert texts(bench, 1) == ["half a character: ?"]
 
 
@@ -202,7 +196,6 @@ def test_a_role_that_may_not_keep_them_runs_its_tasks(
         bench.drain(**ON)
     finally:
         bench.sql("ALTER TABLE task_log_away RENAME TO task_log")
-
     assert bench.state(task_id) == "SUCCEEDED"
     assert "log lines of 1 runs are not kept" in caplog.text
 

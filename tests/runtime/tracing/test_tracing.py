@@ -90,7 +90,6 @@ def test_many_tasks_share_one_span(bench: Bench, spans: Spans) -> None:
     tasks = [NewTask("t", {"n": n}) for n in range(5)] + [NewTask("u", headers={"b": 2})]
     with request() as span, Session(bench.engine) as session, session.begin():
         ids = create_tasks(session, tasks)
-
     assert {trace_named(bench, task_id) for task_id in ids} == {trace_of(span)}
     assert spans.one("create").attributes["messaging.batch.message_count"] == 6
     assert bench.task(ids[5]).headers["b"] == 2
@@ -121,7 +120,6 @@ def test_a_group_and_its_callback_are_of_the_same_trace(bench: Bench, spans: Spa
     with request() as span, Session(bench.engine) as session, session.begin():
         group = create_group(session, [NewTask("member")] * 3, then=NewTask("then"))
     bench.drain()
-
     assert {trace_named(bench, task_id) for task_id in group.task_ids} == {trace_of(span)}
     assert trace_named(bench, group.callback_id) == trace_of(span)
     assert {s.context.trace_id for s in spans.all("run")} == {trace_of(span)}
@@ -130,7 +128,6 @@ def test_a_group_and_its_callback_are_of_the_same_trace(bench: Bench, spans: Spa
 def test_a_schedule_keeps_no_trace(bench: Bench, spans: Spans) -> None:
     with request(), Session(bench.engine) as session, session.begin():
         create_schedule(session, "nightly", "t", every="1h")
-
     assert bench.sql("SELECT options::text FROM task_schedule") == "{}"
 
 
@@ -177,7 +174,6 @@ def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans)
 def test_a_task_without_a_trace_begins_one_at_its_claim(bench: Bench, spans: Spans) -> None:
     bench.succeeding()
     bench.execute([bench.create(), bench.create(headers={"traceparent": 7})])
-
     claims = spans.all("claim")
     assert [s.parent for s in claims] == [None, None]
     for operation in ("run", "settle"):
@@ -199,7 +195,6 @@ def test_a_failure_names_its_class_and_nothing_else(
 ) -> None:
     bench.raising(error)
     bench.execute([bench.create(payload={"card": SECRET})])
-
     run, settle = spans.one("run"), spans.one("settle")
     assert settle.attributes["tasks_app.outcome"] == outcome
     assert run.attributes.get("error.type") == kind
@@ -248,7 +243,6 @@ def test_spans_that_cannot_be_made_stop_no_task(
     task_id = bench.create()
     monkeypatch.setattr(otel, "_start", broken)
     bench.execute([task_id])
-
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -256,7 +250,6 @@ def test_claims_that_never_end_make_room() -> None:
     runs = OpenRuns(most=2)
     for task_id in (1, 2, 3):
         runs.keep(task_id, 1, "parent")
-
     assert [runs.pop(task_id, 1) is None for task_id in (1, 2, 3)] == [True, False, False]
 
 

@@ -19,6 +19,7 @@ from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tests.clock import until
+from tests.factory import do
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
@@ -51,9 +52,7 @@ def test_a_task_may_run_longer_than_its_lease(bench: Bench) -> None:
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     assert slow.started.wait(10)
     first = bench.task(task_id).lease_until
-
     until(lambda: bench.sql("SELECT now() > CAST(:at AS timestamptz)", at=first))
-
     assert bench.sql("SELECT lease_until > now() FROM task_pending")
     slow.go_on.set()
     thread.join(10)
@@ -108,9 +107,7 @@ def test_outcomes_are_written_while_a_slow_task_runs(bench: Bench) -> None:
     fast, last = bench.create("fast"), bench.create("slow")
     thread = running_elsewhere(bench, [*warm, fast, last], flush_after=0.05)
     assert slow.started.wait(10)
-
     until(lambda: bench.states([*warm, fast]) == ["SUCCEEDED"] * 3, 2)
-
     slow.go_on.set()
     thread.join(10)
 
@@ -123,9 +120,7 @@ def test_an_unknown_handler_starts_only_when_earlier_outcomes_are_written(bench:
         bench.runs.append(bench.states(before))
 
     before = [bench.create("fast") for _ in range(3)]
-
     bench.execute([*before, bench.create("unknown")], flush_after=60)
-
     assert bench.runs[-1] == ["SUCCEEDED"] * 3
 
 
@@ -187,8 +182,7 @@ def test_a_running_task_hears_that_it_shall_stop_and_may_still_succeed(bench: Be
     task_id = bench.create()
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
-    with bench.engine.begin() as connection:
-        asked = cancel_task(connection, task_id)
+    asked = bench.do(cancel_task, task_id)
 
     thread.join(10)
 
@@ -206,8 +200,7 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     task_id = bench.create()
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
-    with bench.engine.begin() as connection:
-        cancel_task(connection, task_id)
+    bench.do(cancel_task, task_id)
 
     thread.join(10)
 
@@ -222,7 +215,6 @@ def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench
     idle = housekeeper.next_nap_s()
     bench.beside(child.execute, [bench.create("slow")])
     assert slow.started.wait(10)
-
     assert (idle, housekeeper.next_nap_s() <= 0.25) == (1.0, True)
 
 
@@ -248,9 +240,7 @@ def test_a_child_that_stops_leaves_no_trace(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
     until(lambda: bench.sql("SELECT count(*) FROM task_worker") == 1)
-
     child.stop()
-
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
     assert bench.slots.occupied() == []
 
@@ -286,10 +276,8 @@ def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> Non
 
     ids = [bench.create() for _ in range(5)]
     child = bench.child()
-
     child.execute(ids)
     child.stop()
-
     assert bench.states(ids) == ["SUCCEEDED"] + ["PENDING"] * 4
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
@@ -320,8 +308,7 @@ def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
     """A PostgreSQL of the test's own, so that it can be away; the bench looks at it, too."""
     with Postgres(tmp_path / "own") as server:
         engine, shared = create_engine(server.url), (bench.engine, bench.url)
-        with engine.begin() as connection:
-            migrate(connection)
+        do(engine, migrate)
         bench.engine, bench.url = engine, server.url
         yield server
         if not server.running:
@@ -375,9 +362,7 @@ def test_the_housekeeper_outlives_whatever_a_round_raises(bench: Bench) -> None:
     keeper = child.housekeeper
     keeper._duties = (broken,)
     keeper.start()
-
     until(lambda: broken.rounds > 2)
-
     keeper.stop(5)
 
 

@@ -36,10 +36,8 @@ def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
     one, other = Mailbox(tmp_path / "box"), Mailbox(tmp_path / "box")
     for command in commands:
         one.leave(command)
-
     first, second = one.take(), other.take()
     taken = [next(first), next(second), next(first), *second, *first]
-
     assert sorted(command.ids for _, command in taken) == [command.ids for command in commands]
     assert list(one.take()) == []
 
@@ -47,12 +45,10 @@ def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
 def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path) -> None:
     box = Mailbox(tmp_path / "box")
     box.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
-
     ((path, command),) = box.take()
     box.put_back(path)
     ((path, again),) = box.take()
     box.done(path)
-
     assert again == command == ControlCommand(Do.PAUSE, queue="mail", reason="why")
     assert list(box.take()) == []
     assert list((tmp_path / "box").iterdir()) == []
@@ -61,9 +57,7 @@ def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path
 def test_an_empty_or_missing_box_has_no_news(tmp_path: Path) -> None:
     box = Mailbox(tmp_path / "box")
     assert not box.has_news()
-
     box.leave(ControlCommand(Do.RESUME, queue="*"))
-
     assert box.has_news()
     assert not box.has_news()
 
@@ -74,9 +68,7 @@ def test_a_waiting_task_is_cancelled_and_told_of(bench: Bench, mailbox: Mailbox)
     bench.at_end(lambda: HOOKS.unsubscribe(told.append))
     task_id = bench.create("later", delay="1h")
     bench.child()
-
     mailbox.leave(ControlCommand(Do.CANCEL, ids=(task_id, 10**15)))
-
     until(lambda: bench.state(task_id) == State.CANCELLED, 5)
     until(lambda: [(n.kind, n.task_id, n.name) for n in told] == [("cancelled", task_id, "later")])
 
@@ -108,10 +100,8 @@ def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbo
 def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
     count = "SELECT count(*) FROM task_queue_pause WHERE queue = 'mail' AND reason = 'why'"
     bench.child()
-
     mailbox.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
     until(lambda: bench.sql(count) == 1, 5)
-
     mailbox.leave(ControlCommand(Do.RESUME, queue="mail"))
     until(lambda: bench.sql(count) == 0, 5)
 
@@ -155,8 +145,7 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
 
 def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
     ids = [bench.create(**options) for _ in range(number)]
-    with bench.engine.begin() as connection:
-        return claim(connection, ids, claimer(owner="dead"), uuid4())
+    return bench.do(claim, ids, claimer(owner="dead"), uuid4())
 
 
 def reap(bench: Bench) -> None:
@@ -188,16 +177,12 @@ def test_who_was_past_the_hard_limit_is_charged_and_who_ran_beside_it_is_not(
     assert bench.slots.occupied() == []
 
 
-def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(
-    bench: Bench,
-) -> None:
+def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(bench: Bench) -> None:
     """Interleaving: the parent decides to kill; the one past its limit ends; the signal comes."""
     bench.succeeding(retry="1h,1h")
     (beside,) = claimed(bench, 1)
     killed_at_a_limit(bench, [], [beside])
-
     reap(bench)
-
     assert charges(bench, [beside]) == [("PENDING", 0, 1)]
 
 
@@ -223,7 +208,5 @@ def test_a_note_of_a_kill_is_not_of_the_next_child_in_the_slot(bench: Bench) -> 
     bench.slots.take("next")
     (view,) = bench.slots.occupied()
     bench.slots.note_kill(replace(view, pid=NOBODY), 1.0)
-
     (view,) = bench.slots.occupied()
-
     assert not view.killed

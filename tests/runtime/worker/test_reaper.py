@@ -37,15 +37,9 @@ def dead(bench: Bench) -> Dead:
     """Let a process own these claims, run ``others`` and the first so many, and be killed."""
 
     def die(
-        ids: list[int],
-        *,
-        running: int = 1,
-        others: int = 0,
-        owner: str = "dead",
-        **more: Any,
+        ids: list[int], *, running: int = 1, others: int = 0, owner: str = "dead", **more: Any
     ) -> None:
-        with bench.engine.begin() as connection:
-            tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
+        tasks = bench.do(claim, ids, claimer(owner=owner, **more), uuid4())
         runs = [*(Run(-n, 1) for n in range(1, 1 + others)), *(t.run for t in tasks[:running])]
         Mortal(bench.slots, owner, runs).kill()
         assert bench.states(ids) == ["RUNNING"] * len(ids)
@@ -69,10 +63,7 @@ def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
 def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     bench.succeeding(retry="1h,1h")
     ids = [bench.create() for _ in range(10)]
-    with bench.engine.begin() as connection:
-        heartbeats.write_heartbeat(
-            connection, owner="dead", node="n", queues=["default"], handlers=["t"]
-        )
+    bench.do(heartbeats.write_heartbeat, owner="dead", node="n", queues=["default"], handlers=["t"])
     dead(ids, running=1)
 
     reaper(bench).reap_dead()
@@ -114,9 +105,7 @@ def test_what_goes_back_is_hinted_at_before_the_next_scan(
     bench.succeeding(retry="0s,0s")
     claimed = [bench.create() for _ in range(3)]
     dead(claimed, running=1)
-
     reaper(bench).reap_dead()
-
     assert set(told(ear)) == {*claimed}
 
 
@@ -124,9 +113,7 @@ def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> Non
     bench.succeeding(max_attempts=1)
     task_id = bench.create(max_attempts=1)
     dead([task_id])
-
     reaper(bench).reap_dead()
-
     assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
     assert (bench.task(task_id).error or "").startswith("process died")
 
@@ -136,27 +123,21 @@ def test_a_child_that_died_before_any_start_counts_as_a_crash_for_its_claims(
 ) -> None:
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=0)
-
     reaper(bench).reap_dead()
-
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
 
 
 def test_of_several_that_ran_nobody_knows_who_it_was(bench: Bench, dead: Dead) -> None:
     ids = [bench.create() for _ in range(5)]
     dead(ids, running=3)
-
     reaper(bench).reap_dead()
-
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3 + [("PENDING", 0, 0)] * 2
 
 
 def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead: Dead) -> None:
     ids = [bench.create() for _ in range(250)]
     dead(ids, running=200)
-
     reaper(bench).reap_dead()
-
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 200 + [("PENDING", 0, 0)] * 50
 
 
@@ -165,18 +146,14 @@ def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_char
 ) -> None:
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=2, others=MOST_RUNS - 1)
-
     reaper(bench).reap_dead()
-
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
 
 
 def test_at_most_once_is_never_run_again(bench: Bench, dead: Dead) -> None:
     task_id = bench.create()
     dead([task_id], at_most_once=True)
-
     reaper(bench).reap_dead()
-
     assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
     assert (bench.task(task_id).error or "").startswith("outcome unknown")
 
@@ -185,9 +162,7 @@ def test_a_task_whose_cancellation_was_asked_for_is_cancelled(bench: Bench, dead
     task_id = bench.create()
     dead([task_id])
     bench.sql("UPDATE task_pending SET cancel_requested_at = now() WHERE id = :id", id=task_id)
-
     reaper(bench).reap_dead()
-
     assert bench.state(task_id) == "CANCELLED"
 
 
@@ -267,9 +242,7 @@ def test_a_child_whose_task_had_ended_charges_nobody(
     with bench.engine.begin() as connection:
         (task,) = claims_of(connection, "dead")
         assert succeed(connection, ending(task))
-
     reaper(bench).reap_dead()
-
     (line,) = [r.message for r in caplog.records if r.name.endswith("reaper")]
     assert line.endswith("died: what ran in it is settled already")
     assert bench.state(task_id) == "SUCCEEDED"
@@ -277,9 +250,7 @@ def test_a_child_whose_task_had_ended_charges_nobody(
 
 def test_a_living_child_is_left_alone(bench: Bench) -> None:
     slot = bench.slots.take("alive")
-
     reaper(bench).reap_dead()
-
     assert [view.owner for view in bench.slots.occupied()] == ["alive"]
     slot.free()
 
@@ -323,16 +294,13 @@ def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
 
 
 def claims(bench: Bench, owner: str) -> list[ClaimedTask]:
-    with bench.engine.connect() as connection:
-        return claims_of(connection, owner)
+    return bench.do(claims_of, owner)
 
 
 def test_a_housekeeper_reaps_first(bench: Bench, dead: Dead) -> None:
     task_id = bench.create(retry="1h")
     dead([task_id])
-
     bench.child()
-
     until(lambda: counts(bench, [task_id]) == [("PENDING", 1, 0)])
 
 
@@ -343,10 +311,8 @@ def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
     task_id = bench.create()
     dead([task_id])
     (old,) = claims(bench, "dead")
-    with bench.engine.begin() as connection:
-        release(connection, [old.fence])
-    with bench.engine.begin() as connection:
-        claim(connection, [task_id], claimer(owner="new"), uuid4())
+    bench.do(release, [old.fence])
+    bench.do(claim, [task_id], claimer(owner="new"), uuid4())
 
     reaper(bench).reap_dead()
 
@@ -375,8 +341,6 @@ def test_who_dies_while_its_worker_leaves_charges_nobody(bench: Bench, dead: Dea
     ran, unstarted = [bench.create() for _ in range(2)], bench.create()
     dead([*ran, unstarted], running=2)
     bench.slots.leave()
-
     reaper(bench).reap_dead()
-
     assert counts(bench, [*ran, unstarted]) == [("PENDING", 0, 0)] * 3
     assert bench.slots.occupied() == []

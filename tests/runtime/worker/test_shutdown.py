@@ -65,9 +65,7 @@ def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: 
         bench.slots.drain()
 
     ids = [bench.create() for _ in range(25)]
-
     bench.execute(ids)
-
     assert len(started) == 1
     assert sorted(bench.states(ids)) == ["PENDING"] * 24 + ["SUCCEEDED"]
     assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
@@ -98,9 +96,7 @@ def test_the_lease_is_renewed_while_it_drains(bench: Bench) -> None:
     bench.slots.drain()
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
     first = bench.task(task_id).lease_until
-
     until(lambda: bench.sql("SELECT now() > CAST(:at AS timestamptz)", at=first))
-
     assert bench.sql("SELECT lease_until > now() FROM task_pending")
 
 
@@ -180,9 +176,7 @@ def test_a_task_that_was_to_be_cancelled_does_not_come_back(
     running(bench, [task_id])
     assert held.started.wait(10)
     bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
-
     bench.slots.leave()
-
     assert ended.wait(10)
     assert bench.state(task_id) == "CANCELLED"
 
@@ -279,9 +273,7 @@ def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Even
     task_id = bench.create("held")
     running(bench, [task_id], stop_grace="300ms")
     assert held.started.wait(10)
-
     bench.slots.drain()
-
     assert ended.wait(10)
     assert bench.state(task_id) == "PENDING"
 
@@ -296,9 +288,7 @@ def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Eve
     task_id = bench.create("held")
     child, _ = running(bench, [task_id])
     assert held.started.wait(10)
-
     ask(child)
-
     assert ended.wait(10)
     task = bench.task(task_id)
     assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 1)
@@ -313,9 +303,7 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
     ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
     child, _ = running(bench, ids, give_back_after="1h")
     assert held.started.wait(10)
-
     ask(child)
-
     assert ended.wait(10)
     assert bench.states(ids) == ["PENDING"] * 16
     assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
@@ -347,9 +335,7 @@ def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
     task_id = bench.create("held")
     child, _ = running(bench, [task_id], max_crashes=1)
     assert held.started.wait(10)
-
     ask(child)
-
     assert ended.wait(10)
     assert bench.state(task_id) == "FAILED"
     assert (bench.task(task_id).error or "").startswith("interrupted: A signal ended its process")
@@ -380,9 +366,7 @@ def test_an_idle_child_is_not_ended_by_its_housekeeper(
 ) -> None:
     child = bench.child()
     bench.slots.leave()
-
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
-
     assert not child.shutdown.due
     assert not ended.is_set()
 

@@ -32,9 +32,7 @@ def test_a_drain_ends_when_nothing_is_due(bench: Bench) -> None:
     due = [bench.create() for _ in range(25)]
     later = bench.create(delay="1h")
     unknown = bench.create("nobody.knows")
-
     bench.drain()
-
     assert bench.states(due) == ["SUCCEEDED"] * 25
     assert bench.states([later, unknown]) == ["PENDING", "PENDING"]
 
@@ -48,9 +46,7 @@ def test_a_drain_runs_what_its_own_tasks_create(bench: Bench) -> None:
             create_task(ctx.session, "t", {"left": payload["left"] - 1})
 
     bench.create(payload={"left": 5})
-
     bench.drain()
-
     assert bench.sql("SELECT count(*) FROM task_completed") == 6
 
 
@@ -61,9 +57,7 @@ def test_a_drain_runs_what_it_has_rescued(bench: Bench) -> None:
         vanished = [
             int(claimed_task(connection, name="t", lease=timedelta(0)).task_id) for _ in range(9)
         ]
-
     bench.drain(lease=0.5)
-
     assert bench.states(vanished) == ["SUCCEEDED"] * 9
 
 
@@ -95,9 +89,7 @@ def test_tasks_run_in_order_of_priority_then_age(bench: Bench) -> None:
         bench.create(priority=9), bench.create(), bench.create(priority=0),
         bench.create(priority=0, delay="0s"),
     )  # fmt: skip
-
     bench.drain()
-
     assert bench.runs == [high, first, normal, low]
 
 
@@ -105,9 +97,7 @@ def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
     bench.succeeding()
     disabled = bench.create(enabled=False)
     unknown = bench.create("nobody.knows")
-
     bench.drain()
-
     assert bench.states([disabled, unknown]) == ["SKIPPED", "PENDING"]
     assert bench.task(unknown).parked == (
         "no live worker of this queue has a handler named nobody.knows"
@@ -117,10 +107,8 @@ def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
 def test_who_looks_for_due_tasks_leaves_its_mark(bench: Bench) -> None:
     bench.succeeding()
     unmarked = bench.sql("SELECT count(*) FROM task_lease WHERE name = 'scan'")
-
     work = bench.work()
     work.tidy()
-
     assert unmarked == 0
     holder = bench.sql("SELECT holder FROM task_lease WHERE name = 'scan' AND done_at IS NOT NULL")
     assert holder == f"work {work.child.identity.owner}"
@@ -132,9 +120,7 @@ def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
     task_id = bench.create(delay="300ms")
     work = bench.work(scan_interval=30)
     bench.beside(work.run)
-
     until(lambda: bench.state(task_id) == "SUCCEEDED", 10)
-
     late = "SELECT started_at - due_at < interval '1s' FROM task_completed WHERE id = :id"
     assert bench.sql(late, id=task_id)
 
@@ -160,12 +146,10 @@ def test_a_notice_ends_the_nap(bench: Bench) -> None:
     bench.succeeding()
     bench.beside(bench.work(scan_interval=30).run)
     until(lambda: bench.sql(LISTENERS))
-
     for _ in range(3):
         until_quiet(bench)
         task_id = bench.create()
-        with bench.engine.begin() as connection:
-            notify(connection, "default")
+        bench.do(notify, "default")
         until(lambda task=task_id: bench.state(task) == "SUCCEEDED")
 
 
@@ -178,7 +162,6 @@ def test_a_child_that_is_woken_in_vain_rests(bench: Bench) -> None:
         assert work.claim() == 0
         rests.append(work._pause_s)
         work._pause_s = 0.0
-
     assert rests[:2] == [0, 0]  # one slow look is no sign
     assert all(0 < rest <= 0.1 for rest in rests[2:])
 
@@ -209,16 +192,12 @@ def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
         return threading.current_thread().name
 
     ids = [bench.create() for _ in range(8)]
-
     bench.drain(concurrency=4)
-
     assert bench.states(ids) == ["SUCCEEDED"] * 8
     assert len({bench.task(i).result for i in ids}) == 4
 
 
-def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(
-    bench: Bench,
-) -> None:
+def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(bench: Bench) -> None:
     @bench.handler("limited", timeout="200ms", max_attempts=1)
     def limited(ctx: Any) -> str:
         if ctx.task_id == over:
@@ -248,9 +227,7 @@ def test_async_handlers_run_in_every_thread(bench: Bench) -> None:
         return (await ctx.session.execute(text("SELECT 1"))).scalar_one()
 
     ids = [bench.create() for _ in range(20)]
-
     bench.drain(concurrency=3)
-
     assert [bench.task(i).result for i in ids] == [1] * 20
 
 
@@ -260,9 +237,7 @@ def test_an_exit_in_a_runner_thread_does_not_end_the_runner(bench: Bench) -> Non
         raise SystemExit(1)
 
     ids = [bench.create() for _ in range(12)]
-
     bench.drain(concurrency=3)
-
     assert bench.states(ids) == ["FAILED"] * 12
 
 
@@ -318,10 +293,8 @@ def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) 
     ids = [bench.create() for _ in range(300)]
     workers = [bench.work(concurrency=2) for _ in range(2)]
     began = time.monotonic()
-
     for thread in [bench.beside(lambda w=w: w.run(drain=True)) for w in workers]:
         thread.join(30)
-
     assert sorted(bench.runs) == ids
     assert time.monotonic() - began < 30
 
@@ -334,12 +307,9 @@ def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
     bench: Bench, options: dict[str, Any]
 ) -> None:
     bench.succeeding()
-    with bench.engine.begin() as connection:
-        set_limit(connection, Limit(GateKind.KEY, "l", 1))
+    bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids = [bench.create(**options) for _ in range(20)]
-
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
-
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 20, 10)
 
 
@@ -351,19 +321,14 @@ def test_a_retry_starts_when_it_is_due_not_at_the_next_scan(bench: Bench) -> Non
             raise LookupError
 
     ids = [bench.create() for _ in range(3)]
-
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
-
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 3, 10)
 
 
 def test_a_callback_starts_when_its_group_ends_not_at_the_next_scan(bench: Bench) -> None:
     bench.succeeding()
     bench.succeeding("then")
-    with bench.engine.begin() as connection:
-        create_group(connection, [NewTask("t"), NewTask("t")], then=NewTask("then"))
-
+    bench.do(create_group, [NewTask("t"), NewTask("t")], then=NewTask("then"))
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
-
     done = "SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'"
     until(lambda: bench.sql(done) == 3, 10)

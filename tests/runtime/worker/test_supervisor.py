@@ -61,11 +61,14 @@ def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
 
 
 def beat_leads(bench: Bench, seconds: float) -> None:
-    with bench.engine.begin() as connection:
-        assert leader_lease.acquire_lease(
-            connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
-            ttl=timedelta(seconds=seconds),
-        )  # fmt: skip
+    assert bench.do(
+        leader_lease.acquire_lease,
+        SCAN,
+        holder="beat",
+        token=BEAT,
+        rank=Rank.BEAT,
+        ttl=timedelta(seconds=seconds),
+    )
 
 
 @pytest.mark.test_all
@@ -94,9 +97,7 @@ def test_its_first_look_comes_when_the_scan_can_see_its_child(
     monkeypatch.setattr(known, "wait", lambda _: wait(30) and order.append("known"))
     leader = Mock(hold=lambda: order.append("look"))
     standby = Standby(bench.settings(), leader, child, HURRIED)
-
     standby.start()
-
     until(lambda: "look" in order)
     standby.stop()
     assert order[:2] == ["known", "look"]
@@ -104,11 +105,8 @@ def test_its_first_look_comes_when_the_scan_can_see_its_child(
 
 def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
     memories = [appoint()[1] for _ in range(2)]
-    with bench.engine.begin() as connection:
-        tasks = create_tasks(connection, [NewTask("t")] * 10)
-
+    tasks = bench.do(create_tasks, [NewTask("t")] * 10)
     until(lambda: len(memories[0].ids() + memories[1].ids()) == 10)
-
     assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
     assert [] in (memories[0].ids(), memories[1].ids())
 
@@ -117,10 +115,8 @@ def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
 def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
     child, _ = appoint()
     until(lambda: bench.sql(HOLDER) == "standby 0")
-
     child.inflight.stop()
     until(lambda: bench.sql(HOLDER) is None, 3)
-
     _, memory = appoint()
     task = bench.create()
     until(lambda: task in memory.ids())
@@ -134,9 +130,7 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     until(lambda: bench.sql(HOLDER) == "standby 0")
     task = bench.create()
     until(lambda: bench.sql(HOLDER) is None)
-
     _, memory = appoint()
-
     until(lambda: task in memory.ids(), 4)
     assert deaf.probes == 0  # it stands back for longer
 
@@ -144,12 +138,10 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
 @pytest.mark.test_all
 def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoint) -> None:
     beat_leads(bench, 1.5)
-
     child, memory = appoint()
     with watched(child.database.engine, "FROM task_lease l WHERE l.name") as looks:
         task = bench.create()
         until(lambda: task in memory.ids(), 5)
-
     assert len(looks) <= 6  # not one for each twentieth of a second
 
 
@@ -158,9 +150,7 @@ def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
 ) -> None:
     child, _ = appoint(scan_interval=0.05)
     task = bench.create()
-
     until(lambda: starving(bench.slots))
-
     child.execute([task])
     until(lambda: not starving(bench.slots))
 
@@ -177,7 +167,6 @@ def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
         " at_most_once = false, attempt = 1 WHERE id = :id",
         id=task,
     )
-
     until(lambda: not starving(bench.slots))
 
 
@@ -193,7 +182,6 @@ def test_it_does_not_starve_for_what_no_message_could_bring(
         bench.sql("UPDATE task_pending SET parked_kind = 'order' WHERE id = :id", id=task)
     since = "SELECT now() - due_at > interval '0.4s' FROM task_pending"
     until(lambda: bench.sql(since) and child.inflight.idle_s() > 0.4)
-
     assert not starving(bench.slots)
 
 
@@ -222,9 +210,7 @@ def work(
         "PYTHONPATH": os.pathsep.join([str(HOUSE), os.environ.get("PYTHONPATH", "")]),
     }
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tasks_app", "work", *arguments],
-        env={**kept, **ours},
-        stderr=log,
+        [sys.executable, "-m", "tasks_app", "work", *arguments], env={**kept, **ours}, stderr=log
     )
     bench.at_end(lambda: end(parent))
     return parent
@@ -301,9 +287,7 @@ def test_sigterm_ends_parent_and_child_after_the_running_task(bench: Bench) -> N
     rest = [bench.create("ok", delay="1h")]
     parent = work(bench)
     until(lambda: bench.sql(HAS_BEGUN), 30)
-
     parent.send_signal(signal.SIGTERM)
-
     assert parent.wait(30) == 0
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.states(rest) == ["PENDING"]
@@ -323,9 +307,7 @@ def children(parent: subprocess.Popen) -> list[psutil.Process]:
 def test_each_child_is_a_process_and_a_drain_ends_with_the_last_of_them(bench: Bench) -> None:
     ids = [bench.create("who") for _ in range(12)]
     last = bench.create("slow", {"seconds": 1.0}, priority=9)
-
     assert work(bench, "-c", "3", "--drain").wait(100) == 0
-
     assert bench.states([*ids, last]) == ["SUCCEEDED"] * 13
     assert len({bench.task(i).result["pid"] for i in ids}) > 1
     assert bench.sql(LIVE) == 0
@@ -359,10 +341,8 @@ def test_children_end_by_themselves_when_their_parent_is_killed(bench: Bench) ->
     parent = work(bench, "-c", "2")
     until(lambda: bench.states(running) == ["RUNNING"] * 2, 30)
     orphans = children(parent)
-
     parent.kill()
     parent.wait()
-
     assert psutil.wait_procs(orphans, 30)[1] == []
     assert bench.states(running) == ["SUCCEEDED"] * 2
     assert bench.sql(LIVE) == 0
@@ -375,9 +355,7 @@ def test_an_orphan_does_not_outlive_the_hard_limit_of_its_task(bench: Bench) -> 
     parent = work(bench, "-c", "1")
     until(lambda: bench.state(task_id) == "RUNNING", 30)
     (orphan,) = children(parent)
-
     parent.kill()
     parent.wait()
-
     assert psutil.wait_procs([orphan], 30)[1] == []
     assert bench.state(task_id) == "RUNNING"  # until its lease is over
