@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
+from tasks_app.pool.fragments.conditions import QUEUES
 
 # The tables that a worker reads and writes.
 WRITTEN = (
@@ -19,15 +20,6 @@ WRITTEN = (
     *(t.QUEUE, t.WINDOW, t.CALENDAR, t.BREAKER, t.CALLS, t.HELD),
 )
 MOST_DUE = 100_000  # due rows that are read, of a backlog that may have millions
-_FIRST_QUEUE = f"SELECT min(queue) AS queue FROM {t.PENDING} WHERE state = '{State.PENDING}'"
-# One probe for each queue: rows that are not due, millions perhaps, are not read.
-QUEUES = f"""
-    WITH RECURSIVE q AS (
-        {_FIRST_QUEUE}
-        UNION ALL
-        SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
-    SELECT queue FROM q WHERE queue IS NOT NULL
-"""
 
 
 @dataclass(frozen=True, slots=True)

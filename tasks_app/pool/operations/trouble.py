@@ -13,7 +13,7 @@ from tasks_app.domain.flow_control.limits import WaitingKind
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
-from tasks_app.pool.operations.diagnostics import QUEUES
+from tasks_app.pool.fragments.conditions import QUEUES
 
 
 class Oldest(NamedTuple):
