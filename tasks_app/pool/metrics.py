@@ -28,7 +28,6 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     TRANSITION,
     WORKER,
-    Clock,
     table,
 )
 
@@ -200,9 +199,9 @@ def snapshot_age(connection: Connection) -> int:
     return int(connection.execute(_SNAPSHOT).scalar_one())
 
 
-def days_partitioned_ahead(connection: Connection, *, now: Clock = None) -> int:
+def days_partitioned_ahead(connection: Connection) -> int:
     """Return for how many days after today there are partitions; -1: none for today."""
-    values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
+    values = {"now": None, "most": FARTHEST, "parent": COMPLETED}
     found = connection.execute(_HORIZON, values).scalar()
     return FARTHEST if found is None else int(found)
 

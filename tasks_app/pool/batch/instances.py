@@ -200,13 +200,11 @@ _OLD = f"""
     AND {too_old("b.ended_at", "b.job")} AND {_OVER}"""
 
 
-def find_expired(
-    connection: Connection, keep: Keep, after: int, most: int, *, now: datetime | None = None
-) -> list[int]:
+def find_expired(connection: Connection, keep: Keep, after: int, most: int) -> list[int]:
     if keep.shortest is None:
         return []
     query = f"SELECT b.id FROM {t.BATCH} b WHERE b.id > :after AND {_OLD} ORDER BY b.id LIMIT :most"
-    values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": now}
+    values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": None}
     return list(connection.execute(text(query), values).scalars())
 
 
@@ -249,12 +247,10 @@ def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
     return next(iter(row_by_row(connection, [batch_id], delete, "pruning of batches")), None)
 
 
-def count_expired(
-    connection: Connection, keep: Keep, *, now: datetime | None = None
-) -> tuple[int, int]:
+def count_expired(connection: Connection, keep: Keep) -> tuple[int, int]:
     if keep.shortest is None:
         return 0, 0
-    values = {**ages(keep), "shortest": keep.shortest, "now": now}
+    values = {**ages(keep), "shortest": keep.shortest, "now": None}
     query = text(f"""
         SELECT count(*) AS n, sum(pg_column_size(b)
             + (SELECT coalesce(sum(pg_column_size(p)), 0) FROM {t.PARTITION} p

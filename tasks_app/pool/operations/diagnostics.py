@@ -206,10 +206,10 @@ class DueTasksLeft:
 
 
 def due_tasks_left(
-    connection: Connection, queues: Sequence[str], since: datetime, *, now: datetime | None = None
+    connection: Connection, queues: Sequence[str], since: datetime
 ) -> list[DueTasksLeft]:
     """Return what is due, the most first; what is not parked only if it was due at ``since``."""
-    values = {"queues": list(queues), "since": since, "now": now}
+    values = {"queues": list(queues), "since": since, "now": None}
     # Parked rows have an index of their own; of the others this reads what the scan sees. A row
     # that is not parked and became due after the caller's start came too late for it.
     query = text(f"""
