@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -120,11 +119,6 @@ def waiting_tasks(connection: Connection, batch_id: int) -> list[int]:
 def count_running(connection: Connection, batch_id: int) -> int:
     query = text(f"SELECT count(*) FROM {_TASKS} AND p.state = 'RUNNING'")
     return int(connection.execute(query, {"key": biz_key(batch_id)}).scalar_one())
-
-
-def clock(connection: Connection) -> datetime:
-    at: datetime = connection.execute(text("SELECT statement_timestamp()")).scalar_one()
-    return at
 
 
 def add_steps(connection: Connection, batch_id: int, steps: Sequence[str], run: int) -> None:
