@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.settle import settle_one
 from tests.cli.shell import Shell
 from tests.factory import claimer, ending, pending_task
@@ -69,7 +69,7 @@ def test_what_limits_nothing_or_cannot_be_kept_is_refused(
 def test_a_failed_task_is_unblocked_once(run: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = pending_task(connection, order_key="k")
-        (task,) = claim(connection, [task_id], claimer(), uuid4(), admitted=True)
+        (task,) = claim(connection, [task_id], claimer(), uuid4(), Claims.ADMITTED)
         settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("E", "m")))
 
     assert run("unblock", str(task_id)).stdout == "The tasks behind it go on.\n"

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
-from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.runs.claim import Claims, claim, claim_next
 from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
@@ -51,14 +51,14 @@ def test_claim_then_claim_before_the_commit_the_second_skips_the_row(pair: Pair)
     assert take(b, [mine, free]) == [free]
 
 
-@pytest.mark.parametrize("way", [claim, claim_unhindered])
+@pytest.mark.parametrize("way", [Claims.UNGATED, Claims.UNHINDERED])
 def test_claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing(
-    engine: Engine, pair: Pair, way: Callable[..., Any]
+    engine: Engine, pair: Pair, way: Claims
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: way(c, [task_id], claimer(), uuid4()))
+        half_way = stop(b, lambda c: claim(c, [task_id], claimer(), uuid4(), way))
 
         assert take(a, [task_id]) == [task_id]
         a.commit()
