@@ -24,6 +24,7 @@ from tasks_app.domain.errors import BatchStateError
 from tasks_app.domain.operations import Author
 from tasks_app.pool.batch import instances, partition_runs
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
@@ -182,7 +183,7 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
         tuple(found[name] for name in dict.fromkeys([*planned, *found])),
         partition_runs.tallies(connection, batch_id),
         len(instances.unfinished_tasks(connection, batch_id)),
-        instances.clock(connection),
+        database_now(connection),
     )
 
 

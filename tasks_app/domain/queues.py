@@ -109,6 +109,14 @@ class QueueOptions(TypedDict, total=False):
     """The last four: for tasks that do not set them; they override the handler's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    queue: str  # ``*``: every queue
+    since: datetime
+    reason: str
+    resume_at: datetime | None = None  # None: until an operator resumes it
+
+
 @dataclass(frozen=True, kw_only=True)
 class Queue:
     """A queue with settings or a pause, and whether it runs now."""

@@ -243,10 +243,10 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
 
 def tables(connection: Connection, _settings: Settings) -> Samples:
     for size in metrics.table_sizes(connection):
-        yield Sample(m.TABLE_BYTES, size.table_bytes, (size.table,))
-        yield Sample(m.INDEX_BYTES, size.index_bytes, (size.table,))
-        yield Sample(m.ROWS, size.rows, (size.table,))
-        yield Sample(m.DEAD, size.dead, (size.table,))
+        yield Sample(m.TABLE_BYTES, size.table_bytes, (size.name,))
+        yield Sample(m.INDEX_BYTES, size.index_bytes, (size.name,))
+        yield Sample(m.ROWS, size.rows, (size.name,))
+        yield Sample(m.DEAD, size.dead, (size.name,))
     yield Sample(m.SNAPSHOT, metrics.snapshot_age(connection))
     spans = [each.open_for.total_seconds() for each in diagnostics.open_transactions(connection)]
     yield Sample(m.OPEN_FOR, max([0.0, *spans]))

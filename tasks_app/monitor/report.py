@@ -91,18 +91,12 @@ class Report:
         return words.get(length, "day")
 
 
-def read_report(
-    database: Database,
-    settings: Settings,
-    since: datetime | timedelta,
-    *,
-    now: datetime | None = None,
-) -> Report:
+def read_report(database: Database, settings: Settings, since: datetime | timedelta) -> Report:
     """Read it; a ValueError if ``since`` is not in the past."""
     # Causes of failed tasks have a table of their own, without their messages.
     findings = [e for e in examine(settings) if e.level is not Level.OK and e.subject != "failed"]
     with read_only_transaction(database.engine, LONGEST) as connection:
-        at = now or database_now(connection)
+        at = database_now(connection)
         begin = at - since if isinstance(since, timedelta) else since
         length = at - begin
         if length <= timedelta(0):

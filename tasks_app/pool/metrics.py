@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.conditions import QUEUES
 from tasks_app.pool.tables import (
     ATTEMPT,
     AUDIT,
@@ -26,22 +28,18 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     TRANSITION,
     WORKER,
-    Clock,
     table,
 )
 
+Rows: TypeAlias = Sequence[Row[Any]]  # with the names of the statement's columns
 MOST_COUNTED = 100_000  # tasks of one queue: about 15 ms in the scan's index
 MOST_LOOKED_AT = 100  # due rows of one priority whose ages are looked at, in the order of the scan
 MOST_PARKED = MOST_FAILED = 20_000
-_FIRST = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
-# Both counts need only columns of the scan's index.
+# ``due`` is for the scan; ``parked_tasks`` counts the parked ones. Ages are in seconds here. Both
+# counts need only columns of the scan's index.
 _WAITING = text(f"""
-    WITH RECURSIVE q AS (
-        {_FIRST}
-        UNION ALL
-        SELECT ({_FIRST} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
     SELECT q.queue, p.pending, p.due, o.oldest
-    FROM q
+    FROM ({QUEUES}) AS q
     CROSS JOIN LATERAL (
         SELECT count(*) AS pending, count(*) FILTER (WHERE c.scan_at <= {NOW}) AS due
         FROM (SELECT p.scan_at FROM {PENDING} p
@@ -54,10 +52,10 @@ _WAITING = text(f"""
             SELECT p.due_at FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
               AND p.scan_at <= {NOW}
-            ORDER BY p.scan_at LIMIT :first) AS d) AS o
-    WHERE q.queue IS NOT NULL""")
+            ORDER BY p.scan_at LIMIT :first) AS d) AS o""")
+# ``aside``: how many the scan skips now, so that they are not in ``due`` of _WAITING.
 _PARKED = text(f"""
-    SELECT queue, parked_kind, count(*) AS number,
+    SELECT queue, parked_kind AS kind, count(*) AS number,
         count(*) FILTER (WHERE scan_at > {NOW}) AS aside,
         extract(epoch FROM {NOW} - min(due_at)) AS oldest
     FROM (SELECT queue, parked_kind, scan_at, due_at FROM {PENDING}
@@ -77,60 +75,26 @@ _FAILED = text(f"""
     GROUP BY queue""")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueBacklog:
-    """PENDING tasks of a queue; ages in seconds."""
-
-    queue: str
-    pending: int
-    due: int  # for the scan; :func:`parked_tasks` counts the parked ones
-    oldest: float | None
+def waiting_tasks(connection: Connection) -> Rows:
+    values = {"now": None, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
+    return connection.execute(_WAITING, values).all()
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    queue: str
-    kind: str
-    number: int
-    aside: int  # of these, how many the scan skips now: not in QueueBacklog.due
-    oldest: float
+def parked_tasks(connection: Connection) -> Rows:
+    return connection.execute(_PARKED, {"now": None, "most": MOST_PARKED}).all()
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    queue: str
-    number: int
-    longest: float | None
-    overdue: int
-    overdue_for: float
+def running_tasks(connection: Connection) -> Rows:
+    return connection.execute(_RUNNING, {"now": None}).all()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    queue: str
-    number: int
-    lately: int
-
-
-def waiting_tasks(connection: Connection, *, now: Clock = None) -> list[QueueBacklog]:
-    values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
-    return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
-
-
-def parked_tasks(connection: Connection, *, now: Clock = None) -> list[Parked]:
-    return [Parked(*row) for row in connection.execute(_PARKED, {"now": now, "most": MOST_PARKED})]
-
-
-def running_tasks(connection: Connection, *, now: Clock = None) -> list[Running]:
-    return [Running(*row) for row in connection.execute(_RUNNING, {"now": now})]
-
-
-def failed_tasks(connection: Connection, lately: timedelta, *, now: Clock = None) -> list[Failed]:
-    values = {"now": now, "most": MOST_FAILED, "lately": lately}
-    return [Failed(*row) for row in connection.execute(_FAILED, values)]
+def failed_tasks(connection: Connection, lately: timedelta) -> Rows:
+    values = {"now": None, "most": MOST_FAILED, "lately": lately}
+    return connection.execute(_FAILED, values).all()
 
 
 MOST_NAMED = 100  # limits that are shown
+# Of a prefix of keys, what runs for the fullest key.
 _LIMITS = text(f"""
     WITH running AS MATERIALIZED (
         SELECT queue, name, limit_key, more_limit_keys FROM {PENDING}
@@ -168,52 +132,23 @@ _SERVED = text(f"""
     WHERE w.seen_at > {NOW} - CAST(:within AS interval) GROUP BY q.queue""")
 
 
-@dataclass(frozen=True, slots=True)
-class LimitInUse:
-    kind: str
-    target: str
-    most: int
-    running: int  # of a prefix of keys, for the fullest key
+def limits_in_use(connection: Connection) -> Rows:
+    return connection.execute(_LIMITS, {"most": MOST_NAMED}).all()
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleCounts:
-    enabled: int
-    disabled: int
-    broken: int
-    missed: int
-    late: float  # the most, in seconds
+def count_schedules(connection: Connection, patience: timedelta) -> Row[Any]:
+    """Return the numbers; ``late`` is the most, in seconds."""
+    return connection.execute(_SCHEDULES, {"now": None, "patience": patience}).one()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCounts:
-    live: int
-    stopping: int
-    silent: int
-    threads: int
-    silence: float  # the longest of one, in seconds
-
-
-def limits_in_use(connection: Connection) -> list[LimitInUse]:
-    return [LimitInUse(*row) for row in connection.execute(_LIMITS, {"most": MOST_NAMED})]
-
-
-def count_schedules(
-    connection: Connection, patience: timedelta, *, now: Clock = None
-) -> ScheduleCounts:
-    return ScheduleCounts(*connection.execute(_SCHEDULES, {"now": now, "patience": patience}).one())
-
-
-def count_workers(connection: Connection, within: timedelta, *, now: Clock = None) -> WorkerCounts:
+def count_workers(connection: Connection, within: timedelta) -> Row[Any]:
     """Count children; one whose last heartbeat is older than ``within`` is silent."""
-    return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
+    return connection.execute(_WORKERS, {"now": None, "within": within}).one()
 
 
-def workers_by_queue(
-    connection: Connection, within: timedelta, *, now: Clock = None
-) -> dict[str, int]:
-    values = {"now": now, "within": within}
-    return {row.queue: row.number for row in connection.execute(_SERVED, values)}
+def workers_by_queue(connection: Connection, within: timedelta) -> dict[str, int]:
+    found = connection.execute(_SERVED, {"now": None, "within": within})
+    return {row.queue: row.number for row in found}
 
 
 GROWING = tuple(
@@ -226,8 +161,9 @@ GROWING = tuple(
 """Tables that grow with the number of tasks; a size costs the server a few calls on files."""
 # A partitioned table has no file of its own: its partitions are counted for it.
 _SIZES = text("""
-    SELECT t.name, sum(pg_table_size(c.oid)) AS table_bytes, sum(pg_indexes_size(c.oid)) AS indexes,
-        sum(greatest(c.reltuples, 0)) AS rows, sum(pg_stat_get_dead_tuples(c.oid)) AS dead
+    SELECT t.name, sum(pg_table_size(c.oid)) AS table_bytes,
+        sum(pg_indexes_size(c.oid)) AS index_bytes, sum(greatest(c.reltuples, 0)) AS rows,
+        sum(pg_stat_get_dead_tuples(c.oid)) AS dead
     FROM pg_class home
     CROSS JOIN unnest(CAST(:names AS text[])) AS t(name)
     JOIN pg_class root ON root.relname = t.name AND root.relnamespace = home.relnamespace
@@ -253,20 +189,9 @@ _HORIZON = text(f"""
 FARTHEST = 366
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A table with all its partitions."""
-
-    table: str
-    table_bytes: int
-    index_bytes: int
-    rows: float  # the server's estimate
-    dead: int
-
-
-def table_sizes(connection: Connection) -> list[Size]:
-    values = {"names": list(GROWING), "pending": PENDING}
-    return [Size(*row) for row in connection.execute(_SIZES, values)]
+def table_sizes(connection: Connection) -> Rows:
+    """Return each table with all its partitions; the server estimates ``rows``."""
+    return connection.execute(_SIZES, {"names": list(GROWING), "pending": PENDING}).all()
 
 
 def snapshot_age(connection: Connection) -> int:
@@ -274,9 +199,9 @@ def snapshot_age(connection: Connection) -> int:
     return int(connection.execute(_SNAPSHOT).scalar_one())
 
 
-def days_partitioned_ahead(connection: Connection, *, now: Clock = None) -> int:
+def days_partitioned_ahead(connection: Connection) -> int:
     """Return for how many days after today there are partitions; -1: none for today."""
-    values = {"now": now, "most": FARTHEST, "parent": COMPLETED}
+    values = {"now": None, "most": FARTHEST, "parent": COMPLETED}
     found = connection.execute(_HORIZON, values).scalar()
     return FARTHEST if found is None else int(found)
 

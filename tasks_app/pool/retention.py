@@ -207,10 +207,10 @@ _OLD_LINES = text(f"""
 
 
 def delete_old_lines(
-    connection: Connection, age: timedelta, *, most: int = LOOKED_AT, now: Clock = None
+    connection: Connection, age: timedelta, *, most: int = LOOKED_AT
 ) -> tuple[int, bool]:
     """Delete old lines of the log of transitions; return how many, and whether more may follow."""
-    gone = connection.execute(_OLD_LINES, {"age": age, "most": most, "now": now}).rowcount
+    gone = connection.execute(_OLD_LINES, {"age": age, "most": most, "now": None}).rowcount
     return gone, gone == most
 
 

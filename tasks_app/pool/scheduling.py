@@ -169,10 +169,6 @@ def recompute_next_fire(connection: Connection, calendar: str, *, now: Clock = N
         connection.execute(_AIM_AGAIN, {"id": schedule.id, "next_at": following})
 
 
-def schedule_clock(connection: Connection) -> datetime:
-    return connection.execute(text(f"SELECT {NOW}"), {"now": None}).scalar_one()  # type: ignore[no-any-return]
-
-
 def remove(connection: Connection, name: str) -> bool:
     """Delete a schedule; its tasks stay. False: no such schedule."""
     return connection.execute(_REMOVE, {"name": name}).first() is not None

@@ -111,8 +111,6 @@ def insert_group(
     callback_id: int | None,
     group: GroupRow,
     members: Sequence[int],
-    *,
-    now: Clock = None,
 ) -> None:
     """Insert a group after its members; without members it calls back at once.
 
@@ -122,7 +120,7 @@ def insert_group(
     ids = {"id": group_id, "callback_id": callback_id}
     if group.part_of is not None and callback_id is not None:
         extend_group(connection, group.part_of, [callback_id])
-    connection.execute(_INSERT, {**group._asdict(), **ids, "now": now})
+    connection.execute(_INSERT, {**group._asdict(), **ids, "now": None})
     pages = [list(map(int, members[i : i + PAGE])) for i in range(0, len(members), PAGE)]
     if pages:
         connection.execute(

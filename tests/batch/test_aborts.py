@@ -465,7 +465,7 @@ def test_a_restart_just_now_is_neither_awaited_nor_undone(yard: Yard, database: 
         assert partition_runs.find_batches_with_lost_steps(b, 10) == [batch_id]
         instances.lock(a, batch_id)
         assert end_lost_batches(database) == []
-        assert partition_runs.lock_active_batch(b, batch_id) is None
+        assert instances.lock_if_free(b, batch_id) is None
         a.rollback()
         b.rollback()
     yard.start(job)

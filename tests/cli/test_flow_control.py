@@ -12,7 +12,7 @@ from tasks_app import locks
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.run_records import Note, save_checkpoint
 from tasks_app.runtime.api.groups import create_group
@@ -44,7 +44,7 @@ def test_limits_are_set_changed_listed_and_removed(shell: Shell) -> None:
 def test_a_failed_task_is_unblocked_once(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = pending_task(connection, order_key="k")
-        (task,) = claim(connection, [task_id], claimer(), uuid4(), admitted=True)
+        (task,) = claim(connection, [task_id], claimer(), uuid4(), Claims.ADMITTED)
         settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("E", "m")))
     assert shell("unblock", str(task_id)).stdout == "The tasks behind it go on.\n"
     again = shell("unblock", str(task_id))

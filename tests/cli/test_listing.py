@@ -48,7 +48,7 @@ from tasks_app.pool.batch.sources import buckets
 from tasks_app.pool.dispatch.set_aside import park_tasks
 from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.queue_settings import pause
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.handlers.registry import Registry, handler
@@ -478,7 +478,7 @@ def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
         circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         buckets.add_bucket(connection, Table("person"), "bucket", 2)
         blocks = pending_task(connection, order_key="k")
-        (blocking,) = claim(connection, [blocks], claimer(), uuid4(), admitted=True)
+        (blocking,) = claim(connection, [blocks], claimer(), uuid4(), Claims.ADMITTED)
         settle_one(connection, ending(blocking, Event.FAIL, failures=1, cause=Cause("E", "m")))
         ids = {
             "task": pending_task(connection),

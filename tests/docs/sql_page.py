@@ -23,7 +23,7 @@ from tasks_app.pool.connection.execute import fetch as send
 from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.flow_control import capacity, waiting_list
 from tasks_app.pool.runs import settle
-from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.runs.claim import Claims, claim, claim_next
 from tasks_app.pool.runs.leases import EXPIRED, VANISHED_VALUES, renew, rescue_expired
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tables import NOW
@@ -107,7 +107,7 @@ HOT = (
         "tasks_app/pool/runs/claim.py",
         "The short way: where no queue, name or task is an exception.",
         "Index Scan task_pending_pkey; Update task_pending",
-        lambda c: claim_unhindered(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4()),
+        lambda c: claim(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4(), Claims.UNHINDERED),
     ),
     Hot(
         "claim",

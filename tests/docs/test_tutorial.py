@@ -31,7 +31,7 @@ from tasks_app.cli.group import group
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import circuit_breakers
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.settle import settle_one
 from tests.cli.conftest import shell  # noqa: F401  a fixture
 from tests.cli.shell import Shell
@@ -249,7 +249,7 @@ NUMBERS = (
 
 def failed(engine: Engine, task_id: int) -> None:
     with engine.begin() as connection:
-        (task,) = claim(connection, [task_id], claimer("mail.send"), uuid4(), admitted=True)
+        (task,) = claim(connection, [task_id], claimer("mail.send"), uuid4(), Claims.ADMITTED)
         cause = Cause("SMTPServerDisconnected", "Connection unexpectedly closed")
         settle_one(connection, ending(task, Event.FAIL, failures=1, cause=cause))
 

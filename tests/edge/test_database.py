@@ -41,6 +41,7 @@ from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import migrate
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.handlers.registry import Registry
@@ -107,7 +108,7 @@ def _set_up(database: Database) -> None:
         create_schedule(connection, "minutely", "work", cron="* * * * *")
         create_schedule(connection, "even", "work", cron="*/2 * * * *", timezone="Etc/UTC")
         create_schedule(connection, "odd", "work", cron="1-59/2 * * * *", missed="skip")
-        create_task(connection, "late", expires_at=scheduling.schedule_clock(connection))
+        create_task(connection, "late", expires_at=database_now(connection))
         connection.execute(text(ROWS))
 
 

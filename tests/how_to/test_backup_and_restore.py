@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, te
 
 from tasks_app import Settings, TaskContext, create_task, get_task, handler
 from tasks_app.embedded import servers
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain, travel
@@ -114,7 +114,7 @@ def fill(connection: Connection) -> dict[str, int]:
     of = {name: int(create_task(connection, name)) for name in ("waiting", "running", "once")}
     for name in ("running", "once"):
         who = claimer(name, at_most_once=name == "once")
-        assert claim(connection, [of[name]], who, uuid4(), admitted=True)
+        assert claim(connection, [of[name]], who, uuid4(), Claims.ADMITTED)
     return of
 
 

@@ -13,8 +13,8 @@ TRAIL = (
         "trail: claims",
         "Where all is logged, each claim has a line.",
         "tasks_app/pool/runs/claim.py",
-        "(_ADMITTED if admitted else _UNGATED)[LOG.has_successes]",
-        "(_ADMITTED if admitted else _UNGATED)[False]",
+        "which.value[LOG.has_successes]",
+        "which.value[False]",
         f"{EDGES}test_every_edge_leaves_a_line",
     ),
     mutant(

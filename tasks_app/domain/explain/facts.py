@@ -10,7 +10,7 @@ from tasks_app.domain.durations import instant_in_words
 from tasks_app.domain.flow_control.circuit_breaker import StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.groups import GroupProgress
-from tasks_app.domain.queues import Queue
+from tasks_app.domain.queues import Pause, Queue
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
@@ -115,14 +115,6 @@ class LastAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePause:
-    queue: str  # ``*``: every queue
-    since: datetime
-    reason: str
-    resume_at: datetime | None = None  # when it ends by itself
-
-
-@dataclass(frozen=True, slots=True)
 class StandingHold:
     since: datetime
     by: str
@@ -192,7 +184,7 @@ class TaskFacts:
     row: StoredRow | None
     unkept: Unkept | None = None  # successes that left no row; read if the task has none
     last: LastAttempt | None = None
-    stop: QueuePause | None = None
+    stop: Pause | None = None
     denial: LockDenial | None = None
     hold: StandingHold | None = None  # None: it is not held, or the audit has no line
     queue: Queue | None = None  # its queue's settings, if it has any

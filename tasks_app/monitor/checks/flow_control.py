@@ -21,8 +21,7 @@ from tasks_app.pool.locks.holders import Held, find_holders
 from tasks_app.pool.retention import owns_partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.scheduling import find as find_schedules
-from tasks_app.pool.scheduling import schedule_clock
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.tables import EVERY_QUEUE, database_now
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler, DbSchedulerState, sql_tasks_of
@@ -104,7 +103,7 @@ SCHEDULE_PATIENCE = timedelta(minutes=1)  # one that should have fired longer ag
 
 def firing(connection: Connection, settings: Settings) -> list[Finding]:
     """Is each schedule in time, readable, and its task known to a worker?"""
-    now = schedule_clock(connection)
+    now = database_now(connection)
     schedules = [schedule for schedule in find_schedules(connection) if schedule.enabled]
     known = {
         name

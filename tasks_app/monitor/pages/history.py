@@ -87,9 +87,9 @@ class History:
         return bad / max(1, bad + self.done)
 
 
-def task_history(connection: Connection, within: str, *, now: datetime | None = None) -> History:
+def task_history(connection: Connection, within: str) -> History:
     """Read a key of ``RANGES``. The last two minutes are not counted yet."""
-    return read_history(connection, read.Wanted(*RANGES[within]), within, now=now)
+    return read_history(connection, read.Wanted(*RANGES[within]), within)
 
 
 def read_history(

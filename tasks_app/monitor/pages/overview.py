@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
+from tasks_app.domain.queues import Pause
 from tasks_app.domain.statistics import Unkept
 from tasks_app.monitor.checks import flow_control, work
 from tasks_app.monitor.checks.checkup import run_checks
@@ -19,9 +20,10 @@ from tasks_app.monitor.checks.work import what_runs
 from tasks_app.monitor.pages.errors import causes
 from tasks_app.monitor.pages.queues import FAILED_WITHIN, MOST, NameLine, name_lines
 from tasks_app.pool.error_groups import ErrorGroup
-from tasks_app.pool.flow_control.queue_settings import Pause, find_pauses
+from tasks_app.pool.flow_control.queue_settings import find_pauses
+from tasks_app.pool.fragments.conditions import QUEUES
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
-from tasks_app.pool.operations.diagnostics import QUEUES, queues_in_use
+from tasks_app.pool.operations.diagnostics import queues_in_use
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import Worker
 from tasks_app.pool.statistics.read import unkept

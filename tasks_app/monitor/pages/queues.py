@@ -21,7 +21,7 @@ from tasks_app.monitor.pages import flow_control
 from tasks_app.pool import metrics
 from tasks_app.pool.flow_control import fair_queues as fair
 from tasks_app.pool.flow_control import order_and_limits, queue_settings
-from tasks_app.pool.operations.diagnostics import QUEUES
+from tasks_app.pool.fragments.conditions import QUEUES
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import ERROR, EVERY_QUEUE, NOW, PENDING, database_now

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -122,11 +121,6 @@ def count_running(connection: Connection, batch_id: int) -> int:
     return int(connection.execute(query, {"key": biz_key(batch_id)}).scalar_one())
 
 
-def clock(connection: Connection) -> datetime:
-    at: datetime = connection.execute(text("SELECT statement_timestamp()")).scalar_one()
-    return at
-
-
 def add_steps(connection: Connection, batch_id: int, steps: Sequence[str], run: int) -> None:
     """Insert those that are not there."""
     query = f"""
@@ -200,13 +194,11 @@ _OLD = f"""
     AND {too_old("b.ended_at", "b.job")} AND {_OVER}"""
 
 
-def find_expired(
-    connection: Connection, keep: Keep, after: int, most: int, *, now: datetime | None = None
-) -> list[int]:
+def find_expired(connection: Connection, keep: Keep, after: int, most: int) -> list[int]:
     if keep.shortest is None:
         return []
     query = f"SELECT b.id FROM {t.BATCH} b WHERE b.id > :after AND {_OLD} ORDER BY b.id LIMIT :most"
-    values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": now}
+    values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": None}
     return list(connection.execute(text(query), values).scalars())
 
 
@@ -249,12 +241,10 @@ def delete_instance_rows(connection: Connection, batch_id: int) -> bool | None:
     return next(iter(row_by_row(connection, [batch_id], delete, "pruning of batches")), None)
 
 
-def count_expired(
-    connection: Connection, keep: Keep, *, now: datetime | None = None
-) -> tuple[int, int]:
+def count_expired(connection: Connection, keep: Keep) -> tuple[int, int]:
     if keep.shortest is None:
         return 0, 0
-    values = {**ages(keep), "shortest": keep.shortest, "now": now}
+    values = {**ages(keep), "shortest": keep.shortest, "now": None}
     query = text(f"""
         SELECT count(*) AS n, sum(pg_column_size(b)
             + (SELECT coalesce(sum(pg_column_size(p)), 0) FROM {t.PARTITION} p

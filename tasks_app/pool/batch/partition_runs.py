@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.batch.records import ACTIVE, BatchStatus, PartResult, PartTally
+from tasks_app.domain.batch.records import ACTIVE, PartResult, PartTally
 from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
@@ -146,16 +146,6 @@ def find_batches_with_lost_steps(connection: Connection, most: int) -> list[int]
         ORDER BY b.id LIMIT :most
     """)
     return list(connection.execute(query, {"most": most}).scalars())
-
-
-def lock_active_batch(connection: Connection, batch_id: int) -> BatchStatus | None:
-    """Lock an unfinished instance; None: it has ended, or another transaction has locked it."""
-    query = text(f"""
-        SELECT status FROM {t.BATCH} WHERE id = :batch_id AND ended_at IS NULL
-        FOR UPDATE SKIP LOCKED
-    """)
-    status = connection.execute(query, {"batch_id": batch_id}).scalar()
-    return None if status is None else BatchStatus(status)
 
 
 def find_lost_steps(connection: Connection, batch_id: int) -> list[str]:

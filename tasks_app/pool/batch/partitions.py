@@ -117,14 +117,6 @@ def _row(partition: Partition, key_type: KeyType) -> dict[str, Any]:
     }
 
 
-COLUMNS = """
-    s.id, s.program_id, s.partition_no, s.batch_id, s.step, s.kind, s.key_type, s.key_column,
-    s.low_key, s.high_key, s.has_range, s."values", s.owns_null, s.modulus, s.source, s.view_name,
-    s.checksum, s.estimated_rows, s.status, s.checkpoint, s.read_rows, s.written_rows,
-    s.skipped_rows, s.failed_rows, s.task_id, s.started_at, s.changed_at, s.ended_at, s.error
-"""
-
-
 def find_by_program(connection: Connection, program: str) -> list[StoredPartition]:
     return _find(connection, "s.program_id = :program", {"program": program})
 

@@ -207,9 +207,9 @@ def count_foreign_messages(
 
 
 def recent_foreign_messages(
-    connection: Connection, name: str, within: timedelta, *, now: Clock = None
+    connection: Connection, name: str, within: timedelta
 ) -> tuple[int, datetime] | None:
     """Return the number of messages of other pools, and the time of the last; None: none lately."""
-    values = {"name": name, "note": _FOREIGN, "within": within, "now": now}
+    values = {"name": name, "note": _FOREIGN, "within": within, "now": None}
     row = connection.execute(_FOREIGN_SINCE, values).first()
     return None if row is None else (row[0], row[1])

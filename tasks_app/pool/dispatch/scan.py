@@ -201,8 +201,6 @@ _WRITE = text(f"""
     ON CONFLICT (name) DO UPDATE SET run_s = EXCLUDED.run_s, updated_at = EXCLUDED.updated_at""")
 
 
-def write_run_times(
-    connection: Connection, seconds: Mapping[str, float], *, now: Clock = None
-) -> None:
-    values = {"names": list(seconds), "seconds": list(seconds.values()), "now": now}
+def write_run_times(connection: Connection, seconds: Mapping[str, float]) -> None:
+    values = {"names": list(seconds), "seconds": list(seconds.values()), "now": None}
     connection.execute(_WRITE, values)

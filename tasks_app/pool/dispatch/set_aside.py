@@ -107,21 +107,16 @@ _OF_OTHERS = text(f"""
 
 
 def handlers_of_other_workers(
-    connection: Connection,
-    queues: Collection[str],
-    own: Collection[str],
-    within: timedelta,
-    *,
-    now: Clock = None,
+    connection: Connection, queues: Collection[str], own: Collection[str], within: timedelta
 ) -> set[str]:
     """Return the names, without our ``own``, that live workers of these queues know."""
-    values = {"queues": list(queues), "own": list(own), "within": within, "now": now}
+    values = {"queues": list(queues), "own": list(own), "within": within, "now": None}
     return set(connection.execute(_KNOWN, values).scalars())
 
 
 def tasks_of_other_workers(
-    connection: Connection, ids: Sequence[int], names: Collection[str], *, now: Clock = None
+    connection: Connection, ids: Sequence[int], names: Collection[str]
 ) -> list[tuple[str, int]]:
     """Return queue and id of those that may run now and have one of these names."""
-    values = {"ids": array(map(int, ids)), "names": list(names), "now": now}
+    values = {"ids": array(map(int, ids)), "names": list(names), "now": None}
     return [(queue, task_id) for queue, task_id in connection.execute(_OF_OTHERS, values)]

@@ -97,10 +97,10 @@ def waiting(
 
 
 def find_gated_tasks(
-    connection: Connection, queues: Sequence[str], names: Collection[str], *, now: Clock = None
+    connection: Connection, queues: Sequence[str], names: Collection[str]
 ) -> list[int]:
     """Return ids of due gated tasks, for a child without messages. Only a read."""
-    values = {"queues": list(queues), "names": list(names), "now": now}
+    values = {"queues": list(queues), "names": list(names), "now": None}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 

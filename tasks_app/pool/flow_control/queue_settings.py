@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.queues import Queue, Window
+from tasks_app.domain.queues import Pause, Queue, Window
 from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.domain.tasks.options import check_queue
 from tasks_app.domain.tasks.states import State
@@ -118,14 +117,6 @@ _RESUME = text(f"""
     RETURNING z.queue, {STOPS} AS stopped""")
 _PAUSED = text(f"""
     SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue""")
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    queue: str  # ``*``: every queue
-    since: datetime
-    reason: str
-    resume_at: datetime | None = None  # None: until an operator resumes it
 
 
 def checked_queue(queue: str) -> str:

@@ -152,6 +152,15 @@ WAITS = f"""waits(queue, priority, scan_at) AS (
     SELECT next.* FROM waits CROSS JOIN LATERAL (
         {_FIRST} AND (p.queue, p.priority) > (waits.queue, waits.priority) {_ORDER}) AS next)"""
 """A CTE for WITH RECURSIVE: the first row of each queue and priority that has any."""
+_FIRST_QUEUE = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
+# One probe for each queue: rows that are not due, millions perhaps, are not read.
+QUEUES = f"""
+    WITH RECURSIVE q AS (
+        {_FIRST_QUEUE}
+        UNION ALL
+        SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
+    SELECT queue FROM q WHERE queue IS NOT NULL
+"""
 HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
 FAR = "timestamptz '9899-01-01Z'"  # below the bound of ``moments_are_readable``
 _FAR_OFF = "timestamptz '9500-01-01Z'"  # after a producer's latest; below FAR if tests shift time

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
+from tasks_app.pool.fragments.conditions import QUEUES
 
 # The tables that a worker reads and writes.
 WRITTEN = (
@@ -19,15 +20,6 @@ WRITTEN = (
     *(t.QUEUE, t.WINDOW, t.CALENDAR, t.BREAKER, t.CALLS, t.HELD),
 )
 MOST_DUE = 100_000  # due rows that are read, of a backlog that may have millions
-_FIRST_QUEUE = f"SELECT min(queue) AS queue FROM {t.PENDING} WHERE state = '{State.PENDING}'"
-# One probe for each queue: rows that are not due, millions perhaps, are not read.
-QUEUES = f"""
-    WITH RECURSIVE q AS (
-        {_FIRST_QUEUE}
-        UNION ALL
-        SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
-    SELECT queue FROM q WHERE queue IS NOT NULL
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +206,10 @@ class DueTasksLeft:
 
 
 def due_tasks_left(
-    connection: Connection, queues: Sequence[str], since: datetime, *, now: datetime | None = None
+    connection: Connection, queues: Sequence[str], since: datetime
 ) -> list[DueTasksLeft]:
     """Return what is due, the most first; what is not parked only if it was due at ``since``."""
-    values = {"queues": list(queues), "since": since, "now": now}
+    values = {"queues": list(queues), "since": since, "now": None}
     # Parked rows have an index of their own; of the others this reads what the scan sees. A row
     # that is not parked and became due after the caller's start came too late for it.
     query = text(f"""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain import facts as model
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
+from tasks_app.domain.queues import Pause
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
 from tasks_app.pool.flow_control import order_and_limits
@@ -84,7 +85,7 @@ def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
         error = around.kind, around.message
         last = model.LastAttempt(around.attempt, around.event, *error, around.ended_at)
     if around.stopped is not None:
-        stop = model.QueuePause(around.stopped, around.since, around.reason, around.resume_at)
+        stop = Pause(around.stopped, around.since, around.reason, around.resume_at)
     if around.denied_at is not None:
         lock = around.resource, around.blocked_by, around.times
         denial = model.LockDenial(*lock, around.asked_at, around.denied_at, around.held)

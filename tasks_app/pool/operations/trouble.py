@@ -13,7 +13,7 @@ from tasks_app.domain.flow_control.limits import WaitingKind
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
-from tasks_app.pool.operations.diagnostics import QUEUES
+from tasks_app.pool.fragments.conditions import QUEUES
 
 
 class Oldest(NamedTuple):
@@ -30,19 +30,19 @@ _MOVES = f"""(EXISTS (SELECT FROM {t.COUNT_PART} c WHERE {_ENDED})
     OR EXISTS (SELECT FROM {t.COUNT} c WHERE c.span = 1 AND {_ENDED}))"""
 
 
-def oldest_free(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+def oldest_free(connection: Connection) -> list[Oldest]:
     """Return each queue's longest due task of those that no limit and no parking holds back."""
     which = f"p.scan_at <= {t.NOW} AND p.enabled AND p.parked_kind IS NULL"
-    return _oldest(connection, _MOVES, which, now)
+    return _oldest(connection, _MOVES, which)
 
 
-def oldest_due(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+def oldest_due(connection: Connection) -> list[Oldest]:
     """Return each queue's longest due task, also if it is parked; ``moves`` is always False."""
     # A row is parked for 30 s at most.
-    return _oldest(connection, "false", f"p.scan_at <= {t.NOW} + interval '30 s'", now)
+    return _oldest(connection, "false", f"p.scan_at <= {t.NOW} + interval '30 s'")
 
 
-def _oldest(connection: Connection, moves: str, which: str, now: datetime | None) -> list[Oldest]:
+def _oldest(connection: Connection, moves: str, which: str) -> list[Oldest]:
     """Of each priority it reads the ages of 100 rows, in the order of the scan."""
     query = text(f"""
         SELECT q.queue, d.name, {t.NOW} - d.due_at AS waits, {moves} AS moves
@@ -57,10 +57,10 @@ def _oldest(connection: Connection, moves: str, which: str, now: datetime | None
             ORDER BY e.due_at LIMIT 1) AS d
         ORDER BY q.queue
     """)
-    return [Oldest(*row) for row in connection.execute(query, {"now": now})]
+    return [Oldest(*row) for row in connection.execute(query, {"now": None})]
 
 
-def oldest_without_handler(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+def oldest_without_handler(connection: Connection) -> list[Oldest]:
     """Return the oldest by queue and name of the tasks that no worker has a handler for."""
     query = text(f"""
         SELECT queue, name, {t.NOW} - min(due_at) AS waits, false AS moves
@@ -69,18 +69,16 @@ def oldest_without_handler(connection: Connection, *, now: datetime | None = Non
                 AND p.due_at <= {t.NOW} LIMIT 20000) AS u
         GROUP BY queue, name ORDER BY queue, name
     """)
-    return [Oldest(*row) for row in connection.execute(query, {"now": now})]
+    return [Oldest(*row) for row in connection.execute(query, {"now": None})]
 
 
-def silent_nodes(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
-) -> dict[str, timedelta]:
+def silent_nodes(connection: Connection, within: timedelta) -> dict[str, timedelta]:
     """Return workers that did not stop, but sent no heartbeat within that time."""
     query = text(f"""
         SELECT node, {t.NOW} - max(seen_at) AS silence FROM {t.WORKER}
         GROUP BY node HAVING max(seen_at) <= {t.NOW} - CAST(:within AS interval) ORDER BY node
     """)
-    rows = connection.execute(query, {"within": within, "now": now})
+    rows = connection.execute(query, {"within": within, "now": None})
     return {row.node: row.silence for row in rows}
 
 
@@ -94,9 +92,7 @@ class Burst(NamedTuple):
     queues: list[str]
 
 
-def bursts(
-    connection: Connection, least: int, within: timedelta, *, now: datetime | None = None
-) -> list[Burst]:
+def bursts(connection: Connection, least: int, within: timedelta) -> list[Burst]:
     """Return causes of at least so many failures, without those that are marked as known."""
     # It reads the newest 20,000 failed tasks.
     query = text(f"""
@@ -114,7 +110,7 @@ def bursts(
           AND NOT (f.known_by IS NOT NULL AND coalesce(f.known_until > {t.NOW}, true))
         ORDER BY b.number DESC, b.fingerprint LIMIT 100
     """)
-    rows = connection.execute(query, {"within": within, "least": least, "now": now})
+    rows = connection.execute(query, {"within": within, "least": least, "now": None})
     return [Burst(*row) for row in rows]
 
 
@@ -123,9 +119,7 @@ class Stalled(NamedTuple):
     job: str
 
 
-def stalled_batches(
-    connection: Connection, within: timedelta, *, now: datetime | None = None
-) -> list[Stalled]:
+def stalled_batches(connection: Connection, within: timedelta) -> list[Stalled]:
     """Return running instances of which no step and no partition has changed within that time."""
     query = text(f"""
         SELECT b.id, b.job FROM {t.BATCH} b
@@ -137,7 +131,7 @@ def stalled_batches(
             AND greatest(s.started_at, s.ended_at) >= {t.NOW} - CAST(:within AS interval))
         ORDER BY b.id LIMIT 100
     """)
-    return [Stalled(*row) for row in connection.execute(query, {"within": within, "now": now})]
+    return [Stalled(*row) for row in connection.execute(query, {"within": within, "now": None})]
 
 
 def more_than(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -162,8 +163,15 @@ def _unhindered(*, logs: bool) -> str:
     return to_psycopg_sql(claim_update(taken, of="p.{}".format, logs=logs))
 
 
-_UNGATED, _ADMITTED, _CLEAR = _by_id(UNGATED), _by_id("true"), _by_id(CLEAR)
-_UNHINDERED = _unhindered(logs=False), _unhindered(logs=True)
+class Claims(Enum):
+    """Which of the tasks are claimed; the value: its statement, without and with the log."""
+
+    UNGATED = _by_id(UNGATED)
+    ADMITTED = _by_id("true")  # gated ones, too: the caller has locked and asked their gates
+    CLEAR = _by_id(CLEAR)  # what surely passes its gates, all of which the caller has locked
+    UNHINDERED = _unhindered(logs=False), _unhindered(logs=True)
+    """Those of UNGATED, a part of them, or none, at two thirds of the cost: none while a queue or
+    name is stopped or limited, or a queue has defaults; and no task that has to run alone."""
 
 
 def claim(
@@ -171,42 +179,14 @@ def claim(
     ids: Sequence[int],
     claimer: Claimer,
     token: UUID,
+    which: Claims = Claims.UNGATED,
     *,
-    admitted: bool = False,
     now: Clock = None,
 ) -> list[ClaimedTask]:
     """Claim those of ``ids`` that are available, in that order; often none."""
-    # Gated tasks are claimed only if ``admitted``. A task that is ``at_most_once``, or whose
-    # child crashed before, is claimed alone: then the list has one entry, and a second call may
-    # find more.
-    statement = (_ADMITTED if admitted else _UNGATED)[LOG.has_successes]
-    return _claimed(connection, statement, ids, claimer, token, now)
-
-
-def claim_clear(
-    connection: Connection, ids: Sequence[int], claimer: Claimer, token: UUID, *, now: Clock = None
-) -> list[ClaimedTask]:
-    """Claim those of ``ids`` that surely pass their gates, all of which the caller has locked."""
-    return _claimed(connection, _CLEAR[LOG.has_successes], ids, claimer, token, now)
-
-
-def claim_unhindered(
-    connection: Connection, ids: Sequence[int], claimer: Claimer, token: UUID, *, now: Clock = None
-) -> list[ClaimedTask]:
-    """Claim what :func:`claim` would, or a part of it, or nothing, at two thirds of its cost."""
-    # It claims nothing while a queue or name is stopped or limited, or a queue has defaults; and
-    # no task that has to run alone.
-    return _claimed(connection, _UNHINDERED[LOG.has_successes], ids, claimer, token, now)
-
-
-def _claimed(
-    connection: Connection,
-    statement: str,
-    ids: Sequence[int],
-    claimer: Claimer,
-    token: UUID,
-    now: Clock,
-) -> list[ClaimedTask]:
+    # A task that is ``at_most_once``, or whose child crashed before, is claimed alone: then the
+    # list has one entry, and a second call may find more.
+    statement = which.value[LOG.has_successes]
     values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
     taken = {row[0]: _task(row, token) for row in fetch(connection, Statement(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]

@@ -110,16 +110,11 @@ def release(
 
 
 def release_parked(
-    connection: Connection,
-    task: ClaimedTask,
-    reason: WaitingReason,
-    wait: timedelta,
-    *,
-    now: Clock = None,
+    connection: Connection, task: ClaimedTask, reason: WaitingReason, wait: timedelta
 ) -> State | None:
     """Release a claim, parked for ``wait``; its due date stays. Waits for the row."""
     # None: the fence is lost.
-    state = release(connection, [task.fence], wait=wait, block=True, now=now).get(task.task_id)
+    state = release(connection, [task.fence], wait=wait, block=True).get(task.task_id)
     if state is State.PENDING:
         values = {"id": task.task_id, "due_at": task.due_at, "reason": str(reason)}
         kind = {"kind": reason.kind.value, "subject": reason.subject}

@@ -222,7 +222,7 @@ _COUNT_OUTAGE = text(f"""
     RETURNING outages, {NOW} - outage_since AS since""")
 
 
-def count_outage(connection: Connection, fence: Fence, *, now: Clock = None) -> Outages | None:
+def count_outage(connection: Connection, fence: Fence) -> Outages | None:
     """Count an outage; None: the fence is lost, and nothing was written."""
-    row = connection.execute(_COUNT_OUTAGE, {**fence._asdict(), "now": now}).first()
+    row = connection.execute(_COUNT_OUTAGE, {**fence._asdict(), "now": None}).first()
     return None if row is None else Outages(row.outages, max(row.since, timedelta(0)))

@@ -60,12 +60,10 @@ _PRUNE = text(f"""
     RETURNING g.task_id""")
 
 
-def save_checkpoint(
-    connection: Connection, fence: Fence, note: Note, *, now: Clock = None
-) -> bool | None:
+def save_checkpoint(connection: Connection, fence: Fence, note: Note) -> bool | None:
     """Write progress, and lock the row of the run; commit at once."""
     # Return whether the run should stop; None: the fence is lost, so do not commit.
-    values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": now}
+    values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": None}
     row = connection.execute(_KEEP, {**values, **note._asdict()}).first()
     return None if row is None else bool(row.cancelled)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 
 from sqlalchemy import Connection
 
@@ -136,7 +136,7 @@ def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def schedule(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    now: datetime = plans.schedule_clock(connection)
+    now = database_now(connection)
     for each in plans.find(connection):
         if not each.enabled:
             continue

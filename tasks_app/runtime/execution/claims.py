@@ -18,7 +18,7 @@ from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.dispatch.set_aside import handlers_of_other_workers, tasks_of_other_workers
 from tasks_app.pool.flow_control.order_and_limits import find_gated_tasks
-from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claim_unhindered, still_pending
+from tasks_app.pool.runs.claim import Claimer, Claims, claim, claim_next, still_pending
 from tasks_app.pool.runs.leases import release_token
 from tasks_app.pool.runs.settle import settle_nothing
 from tasks_app.runtime.db.database import Database
@@ -126,7 +126,7 @@ class Fetcher:
         every = self._claimant.every
         with self._database.single() as connection:
             for _ in range(2):  # from the second time on the driver prepares a statement
-                claim_unhindered(connection, [], every, uuid4())
+                claim(connection, [], every, uuid4(), Claims.UNHINDERED)
                 claim(connection, [], every, uuid4())
                 settle_nothing(connection)
         self._prepared = True
@@ -152,7 +152,7 @@ class Fetcher:
         if now < self.hindered_until:
             return self._the_long_way(ids, token)
         with self._database.single() as connection:
-            claimed = claim_unhindered(connection, ids, self._claimant.every, token)
+            claimed = claim(connection, ids, self._claimant.every, token, Claims.UNHINDERED)
         if not claimed:
             claimed = self._the_long_way(ids, token)
             if claimed:

@@ -43,7 +43,7 @@ from tasks_app.pool.flow_control.waiting_list import (
     park_at_gates,
     wake_tasks,
 )
-from tasks_app.pool.runs.claim import Claimer, claim, claim_clear
+from tasks_app.pool.runs.claim import Claimer, Claims, claim
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
@@ -98,7 +98,9 @@ class AdmissionControl:
             with self._database.begin() as connection:
                 gates_of = lock_gates(connection, ids)
                 clear = [*gates_of][:most]
-                claimed = claim_clear(connection, clear, claimer, token, now=now) if clear else []
+                claimed = []
+                if clear:
+                    claimed = claim(connection, clear, claimer, token, Claims.CLEAR, now=now)
             self._note(claimed, gates_of)
             self._fruitless = 0 if claimed else self._fruitless + 1
             if claimed:
@@ -224,7 +226,7 @@ def let_pass(
     buckets = lock_buckets(connection, found.gates, now=now)
     rooms = capacities_of(connection, list(buckets), found.limits, buckets, now=now)
     admission = admit(found.waiting, rooms)
-    claimed = claim(connection, admission.ids[:most], claimer, token, admitted=True, now=now)
+    claimed = claim(connection, admission.ids[:most], claimer, token, Claims.ADMITTED, now=now)
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
     spend_tokens(connection, started, rooms)
     park_at_gates(connection, admission.held, rooms, found.limits, now=now)

@@ -136,10 +136,10 @@ def end_lost_batches(database: Database) -> list[int]:
 
 def _end_lost_batch(connection: Connection, ids: Sequence[int]) -> bool:
     (batch_id,) = ids
-    status = partition_runs.lock_active_batch(connection, batch_id)
-    if status is None:
+    batch = instances.lock_if_free(connection, batch_id)
+    if batch is None or batch.ended_at is not None:
         return False
-    stopping = status is BatchStatus.STOPPING
+    stopping = batch.status is BatchStatus.STOPPING
     lost = partition_runs.find_lost_steps(connection, batch_id)
     for step in lost:
         cause = partition_runs.find_lost_cause(connection, batch_id, step) or "Its tasks are gone"

@@ -26,6 +26,7 @@ from tasks_app.pool.db_scheduler.jobs import EVERY_MINUTE, CronCall, CronJob
 from tasks_app.pool.db_scheduler.running import SqlTask, UnfitStatementError
 from tasks_app.pool.retention import owns_partitions
 from tasks_app.pool.schema import check_version
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
 
@@ -100,7 +101,7 @@ class DbScheduler:
                     "type is unknown."
                 ) from None
             functions.create_day_partition(connection)
-            now = scheduling.schedule_clock(connection)
+            now = database_now(connection)
             fit, unfit = _fit(scheduling.find(connection), now, zone)
             if unfit and not leave:
                 those = "; ".join(f"{name}: {why}" for name, why in unfit.items())
@@ -132,7 +133,7 @@ class DbScheduler:
         with self._cron() as cron:
             version = jobs.version(cron)
             found = jobs.find(cron, jobs.prefix_of(home), self._name) if version else []
-            now = scheduling.schedule_clock(cron)
+            now = database_now(cron)
             fit, left = _fit(rows, now, jobs.cron_zone(cron) if version else None)
             wanted = functions.jobs_of(home, fit, now, runs=runs)
             again = {

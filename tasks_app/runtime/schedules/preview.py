@@ -17,6 +17,7 @@ from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool import scheduling as rows
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.runtime.schedules.scheduler import create_tasks
@@ -44,9 +45,7 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
     found = rows.get(connection, name)
     if found is None:
         return None
-    return Preview(
-        found.explain(), _next(found, found.timing, rows.schedule_clock(connection), count)
-    )
+    return Preview(found.explain(), _next(found, found.timing, database_now(connection), count))
 
 
 def preview_change(
@@ -59,9 +58,7 @@ def preview_change(
         return None
     wanted = changed_schedule(standing, None, options)
     wanted = replace(wanted, holidays=days_of(connection, wanted))
-    return Preview(
-        wanted.explain(), _next(wanted, wanted.timing, rows.schedule_clock(connection), count)
-    )
+    return Preview(wanted.explain(), _next(wanted, wanted.timing, database_now(connection), count))
 
 
 def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
@@ -74,7 +71,7 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
         InvalidTaskError: it would be refused.
     """
     connection = connection_of(session)
-    now = rows.schedule_clock(connection)
+    now = database_now(connection)
     plan = planned_schedule(NewTask(check_name("preview")), when)
     timing = plan.timing_from(plan.starts_at or now, days_of(connection, plan))
     return Preview(timing.explain(), _next(plan, timing, now, count))

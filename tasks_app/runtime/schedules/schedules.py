@@ -21,6 +21,7 @@ from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool import scheduling as rows
 from tasks_app.pool.flow_control.queue_settings import calendars
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
@@ -186,7 +187,7 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     found = rows.get(connection, name)
     if found is None:
         return None
-    row = found.task_row(rows.schedule_clock(connection), Random(0))  # noqa: S311  no jitter, see below
+    row = found.task_row(database_now(connection), Random(0))  # noqa: S311  no jitter, see below
     at_once = row._replace(terms=row.terms._replace(delay=timedelta(0)))
     task_id = create_one(connection, sealed_rows([at_once], HANDLERS.encrypted)[0])
     answers = {str(task_id.outcome): 1}

@@ -33,7 +33,7 @@ from tasks_app.pool.flow_control.order_and_limits import (
 )
 from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
-from tasks_app.pool.runs.claim import Claimer, claim, claim_clear, claim_unhindered
+from tasks_app.pool.runs.claim import Claimer, Claims, claim
 from tasks_app.pool.runs.leases import release, rescue_expired
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
@@ -327,7 +327,7 @@ def test_a_claim_that_is_rolled_back_leaves_no_place_taken(engine: Engine, pair:
 
 def short(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
     """Claim; the locks are held until the transaction ends."""
-    return claim_clear(connection, list(lock_gates(connection, ids)), claimer(), uuid4())
+    return claim(connection, list(lock_gates(connection, ids)), claimer(), uuid4(), Claims.CLEAR)
 
 
 def shortly(connection: Connection, ids: Sequence[int]) -> list[int]:
@@ -459,7 +459,7 @@ def test_a_row_that_becomes_claimable_behind_the_locks_is_not_taken(pair: Pair) 
     assert lock_gates(b, [task_id]) == {}
     settle_one(a, ending(task, Event.RETRY, wait=timedelta(0)))
     a.commit()
-    assert [t.task_id for t in claim_clear(b, [], claimer(), uuid4())] == []
+    assert [t.task_id for t in claim(b, [], claimer(), uuid4(), Claims.CLEAR)] == []
     assert shortly(b, [task_id]) == [task_id]
 
 
@@ -498,9 +498,8 @@ HOUR = timedelta(hours=1)
 
 
 def taken(connection: Connection, ids: list[int], who: Claimer | None = None) -> list[int]:
-    found = claim_unhindered(
-        connection, ids, who or claimer(), uuid4(), now=NOON_OF_CLAIM_UNHINDERED
-    )
+    at, who = NOON_OF_CLAIM_UNHINDERED, who or claimer()
+    found = claim(connection, ids, who, uuid4(), Claims.UNHINDERED, now=at)
     return [task.task_id for task in found]
 
 
@@ -523,9 +522,8 @@ def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> 
     token = uuid4()
 
     (long,) = claim(connection, [one], claimer(), token, now=NOON_OF_CLAIM_UNHINDERED + HOUR)
-    (short,) = claim_unhindered(
-        connection, [other], claimer(), token, now=NOON_OF_CLAIM_UNHINDERED + HOUR
-    )
+    at = NOON_OF_CLAIM_UNHINDERED + HOUR
+    (short,) = claim(connection, [other], claimer(), token, Claims.UNHINDERED, now=at)
 
     key = row_of(connection, other).idempotency_key
     assert short == long._replace(fence=long.fence._replace(task_id=other), key_text=str(key))

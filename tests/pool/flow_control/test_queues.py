@@ -13,11 +13,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flow_control.admission import FairQueueKey
-from tasks_app.domain.queues import check_queue_options, parse_window
+from tasks_app.domain.queues import Pause, check_queue_options, parse_window
 from tasks_app.pool.dispatch.scan import check_idle
 from tasks_app.pool.flow_control import fair_queues, queue_settings
 from tasks_app.pool.flow_control.queue_settings import (
-    Pause,
     find_pauses,
     pause,
     resume,

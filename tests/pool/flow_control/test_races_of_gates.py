@@ -28,7 +28,7 @@ from tasks_app.pool.flow_control.capacity import capacities_of, insert_gates, lo
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.flow_control.queue_settings import pause
 from tasks_app.pool.flow_control.waiting_list import wake_tasks as wake_held
-from tasks_app.pool.runs.claim import claim, claim_clear
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.leases import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
@@ -497,7 +497,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         GROUP,
     ),
     "claim of clear": (
-        lambda c, n: claim_clear(c, OWN_IDS[: n // 2], claimer(*NAMES), UUID(int=9)),
+        lambda c, n: claim(c, OWN_IDS[: n // 2], claimer(*NAMES), UUID(int=9), Claims.CLEAR),
         GROUP,
     ),
     "park": (

@@ -28,7 +28,7 @@ from tasks_app.pool.locks.acquire import acquire, insert_resources
 from tasks_app.pool.locks.holders import release
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, leases, settle
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.tasks import cancel
 from tests.cases import in_one_test
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, unknown
@@ -648,7 +648,7 @@ class TestGates:
         first, second = (waits(healthy, order_key="k") for _ in range(2))
         assert "order" not in subjects(healthy, first)
         assert f"held by task {first}, which is due before it" in answer(healthy, second).fact
-        (task,) = claim(healthy, [first], claimer(), uuid4(), admitted=True, now=NOON)
+        (task,) = claim(healthy, [first], claimer(), uuid4(), Claims.ADMITTED, now=NOON)
         assert f"held by task {first}, which runs" in answer(healthy, second).fact
         failed = ending(task, Event.FAIL, failures=1, cause=CAUSE)
         settle.settle_one(healthy, failed, now=NOON)

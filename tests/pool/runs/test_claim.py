@@ -423,7 +423,7 @@ import os, sys
 from pathlib import Path
 from uuid import uuid4
 from sqlalchemy import create_engine
-from tasks_app.pool.runs.claim import claim, claim_unhindered
+from tasks_app.pool.runs.claim import Claims, claim
 from tests.factory import claimer
 
 def race(me, url, messages):
@@ -435,8 +435,9 @@ def race(me, url, messages):
         connection.commit()
         for number, message in enumerate(messages):
             ids = [int(task_id) for task_id in message.split(",")]
-            way = (claim, claim_unhindered)[number % 2]
-            won += [t.task_id for t in way(connection, ids, claimer(owner=f"w{me}"), uuid4())]
+            way = (Claims.UNGATED, Claims.UNHINDERED)[number % 2]
+            mine = claim(connection, ids, claimer(owner=f"w{me}"), uuid4(), way)
+            won += [t.task_id for t in mine]
             connection.commit()
     Path(sys.argv[1], str(me)).write_text(" ".join(map(str, won)))
 

@@ -15,7 +15,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, Pool, State
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
 from tasks_app.pool.fragments.transition_log import LOG, Logged
-from tasks_app.pool.runs.claim import claim_next, claim_unhindered
+from tasks_app.pool.runs.claim import Claims, claim, claim_next
 from tasks_app.pool.runs.leases import release, release_token, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.amend import amend, change_payload, spread
@@ -76,7 +76,7 @@ def taken_next(connection: Connection, _: Event) -> int:
 
 def taken_unhindered(connection: Connection, _: Event) -> int:
     task_id = pending_task(connection)
-    assert claim_unhindered(connection, [task_id], claimer(), uuid4())
+    assert claim(connection, [task_id], claimer(), uuid4(), Claims.UNHINDERED)
     return task_id
 
 

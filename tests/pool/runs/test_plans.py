@@ -17,7 +17,7 @@ from tasks_app.pool.dispatch.set_aside import park_tasks, sweep, tasks_of_other_
 from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.operations.diagnostics import due_work
 from tasks_app.pool.runs import settle
-from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered, still_pending
+from tasks_app.pool.runs.claim import Claims, claim, claim_next, still_pending
 from tasks_app.pool.runs.leases import release, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import find_tasks, get
@@ -54,11 +54,11 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "claim": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), GROUP),
     "claim_one": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), 1),
     "claim_unhindered": (
-        lambda c, n: claim_unhindered(c, DUE[:n], claimer(*NAMES), uuid4()),
+        lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4(), Claims.UNHINDERED),
         GROUP,
     ),
     "claim_unhindered_one": (
-        lambda c, n: claim_unhindered(c, DUE[:n], claimer(*NAMES), uuid4()),
+        lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4(), Claims.UNHINDERED),
         1,
     ),
     # It locks as many of each priority that the queue has, five here.

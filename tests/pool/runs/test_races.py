@@ -16,7 +16,7 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.queue_settings import pause, resume
-from tasks_app.pool.runs.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.runs.claim import Claims, claim, claim_next
 from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.amend import amend, replace_payload
@@ -458,8 +458,8 @@ def gives_back(connection: Connection, task: int) -> None:
     releases(connection, claimed_task(connection, task))
 
 
-def claims_by(way: Callable[..., Any]) -> Verb:
-    return lambda connection, task: way(connection, [task], claimer(), uuid4())
+def claims_by(way: Claims) -> Verb:
+    return lambda connection, task: claim(connection, [task], claimer(), uuid4(), way)
 
 
 def claims_what_is_next(connection: Connection, task: int) -> Any:
@@ -468,10 +468,10 @@ def claims_what_is_next(connection: Connection, task: int) -> Any:
 
 RECHECKS: dict[str, Rechecks] = {
     "a claim finds that another took it": Rechecks(
-        pending_task, claims_by(claim), claims, [], "pending RUNNING"
+        pending_task, claims_by(Claims.UNGATED), claims, [], "pending RUNNING"
     ),
     "an unhindered claim finds that another took it": Rechecks(
-        pending_task, claims_by(claim_unhindered), claims, [], "pending RUNNING"
+        pending_task, claims_by(Claims.UNHINDERED), claims, [], "pending RUNNING"
     ),
     "a claim of what is next finds that another took it": Rechecks(
         pending_task, claims_what_is_next, claims, []
