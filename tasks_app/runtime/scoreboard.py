@@ -99,11 +99,7 @@ class Scoreboard:
         self.write(_TIDY_AT, _TIDY.pack(instant))
 
     def take(self, owner: str) -> Slot:
-        """Take a free record for this process.
-
-        Raises:
-            RuntimeError: all are in use.
-        """
+        """Take a free record for this process; RuntimeError: all are in use."""
         born = own_birth()
         with self._locked():
             for index in range(SLOTS):
@@ -235,10 +231,7 @@ class Slot:
                 self._write()
 
     def follow(self, before: Run, run: Run, since: float, kill_at: float) -> None:
-        """Announce a task in the place of the one before it, which is over; in one write.
-
-        Both instants are of ``time.monotonic``.
-        """
+        """Announce a task in the place of the one before it, which is over; in one write."""
         with self._lock:
             place = self._places.pop(before, None)
             if place is not None:
@@ -347,17 +340,13 @@ def slot_file() -> Scoreboard:
 
 
 def parent_of(slots: Scoreboard) -> int | None:
-    """Return the pid of the parent that watches this process; None: nobody does."""
+    """Return the pid of the parent that watches this process, if there is one."""
     pid, _, _ = slots.path.parent.name.partition("-")
     return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
 
 
 def temporary_folder() -> str:
-    """Return a folder that can be written to.
-
-    Raises:
-        ConfigurationError: there is none: the file system is read-only, or full.
-    """
+    """Return a folder that can be written to; ConfigurationError: there is none."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import create_task
-from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
 from tests.cli.shell import Shell
 
@@ -17,11 +16,9 @@ from tests.cli.shell import Shell
 @pytest.fixture(autouse=True)
 def kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TASKS_APP_LARGE_VALUES", "database")
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
     yield
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
 
 
 def test_people_see_its_size(shell: Shell, engine: Engine) -> None:

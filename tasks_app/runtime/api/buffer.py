@@ -96,7 +96,7 @@ class TaskBuffer:
         _BUFFERS.add(self)
 
     def _begin(self, *, closed: bool = False) -> None:
-        """Be empty: at first, and in a forked child, because these tasks are the parent's."""
+        """Begin empty, in a forked child too: these tasks are the parent's."""
         self._queue = BufferQueue(*self._limits)
         self._queue.closed = closed
         self._thread: threading.Thread | None = None
@@ -154,7 +154,7 @@ class TaskBuffer:
     def close(self, timeout: Duration = "5s") -> bool:
         """Write all and end, as the end of the ``with`` block and of the program do.
 
-        What cannot be written in time is lost, and that is told. Returns whether all was written.
+        What cannot be written in time is lost and reported. Returns whether all was written.
         """
         self._queue.close()
         written = self.flush(timeout)
@@ -256,12 +256,7 @@ class BufferQueue:
         self._given_up = False
 
     def put(self, row: TaskRow) -> None:
-        """Add a row; waits for room.
-
-        Raises:
-            TasksError: the queue is closed.
-            TaskBufferFullError: there was no room for as long as it may block.
-        """
+        """Add a row; waits for room. TasksError: it is closed; TaskBufferFullError: no room."""
         with self.changed:
             if not self._has_room():
                 self.changed.wait_for(self._has_room, self._block_s)

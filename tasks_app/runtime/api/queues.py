@@ -71,8 +71,7 @@ def get_queue(session: Sync, queue: str) -> Queue | None:
     >>> get_queue(session, "mails").reason
     'mail server is away'
     """
-    found = (each for each in list_queues(session) if each.queue == queue)
-    return next(found, None)
+    return next((each for each in list_queues(session) if each.queue == queue), None)
 
 
 def list_queues(session: Sync) -> list[Queue]:
@@ -160,7 +159,11 @@ def pause_queue(
     if resume_at is not None and resume_in is not None:
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
     at = None if resume_at is None else check_instant("resume_at", resume_at)
-    connection, span = connection_of(session), _span(resume_in)
+    connection = connection_of(session)
+    try:
+        span = None if resume_in is None else parse_duration(resume_in)
+    except ValueError as error:
+        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None
     if (at is not None and at <= database_now(connection)) or span == timedelta(0):
         raise InvalidTaskError("resume_at", "is over", "an instant of the future")
     changed = pause(connection, queue, reason, resume_at=at, resume_in=span)
@@ -198,12 +201,3 @@ aremove_calendar: Final = made_async(remove_calendar)
 alist_calendars: Final = made_async(list_calendars)
 apause_queue: Final = made_async(pause_queue)
 aresume_queue: Final = made_async(resume_queue)
-
-
-def _span(value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None
