@@ -16,7 +16,7 @@ FAST_S = 0.05
 HOLD_S = 0.2
 """How much work one claim may take on: the longest that its last task waits for the others."""
 GROWTH = 4
-"""A group is at most this many times the one before: a few fast tasks say little about others."""
+"""A group is at most this many times the one before: a few fast tasks do not predict others."""
 _WEIGHT = 0.2  # of the newest run in the moving average: ten fast runs make up for a slow one
 FEW_RUNS = 5  # A name is known after this many runs: the first ones connect, compile and import
 MOST_NAMES = 10_000
@@ -93,7 +93,7 @@ NEWS = 1.2  # what changed by less than this factor is not worth a write
 GREAT_NEWS = 2.0  # what changed by more is written soon: the first run of a name often takes long
 PAUSE_S = 0.3  # between two writes; on a busy machine the run times of fast tasks vary much
 GREATEST_NEWS = 10.0
-"""What changed by more does not wait for it: a first run that had to connect, say."""
+"""What changed by more does not wait for it: for example a first run that had to connect."""
 FASTEST_S = 0.0002  # faster makes no difference: the largest messages of such tasks are still short
 
 
@@ -182,7 +182,7 @@ GOOD_FOR_S = 0.5
 
 
 class KnownRunTimes:
-    """Seconds by name. One that nobody has learned yet is asked for again each time."""
+    """Seconds by name. One that no process has learned yet is read again each time."""
 
     def __init__(self) -> None:
         self._of_name: dict[str, tuple[float, float]] = {}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.health_files import born_at, is_zombie, own_birth
+from tasks_app.runtime.health_files import born_at, own_birth, process_facts
 
 SLOTS = 256
 MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes how many
@@ -74,7 +74,7 @@ class Scoreboard:
         return self._map[_STAGE_AT] == 0
 
     def drain(self) -> None:
-        """Tell the children to start nothing more. One byte, so that a signal handler may do it."""
+        """Have the children start nothing more. One byte, so that a signal handler may do it."""
         self._map[_STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
@@ -82,7 +82,7 @@ class Scoreboard:
 
     @property
     def reporting(self) -> bool:
-        """Whether somebody wants to hear of single tasks now."""
+        """Whether events of single tasks are wanted now."""
         return self._map[_REPORTING_AT] != 0
 
     def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
@@ -110,7 +110,7 @@ class Scoreboard:
         raise RuntimeError(f"All {SLOTS} slots are in use. Run more workers with fewer children.")
 
     def free(self, view: SlotView) -> bool:
-        """Empty the record if it is still that child's; False: somebody else was faster."""
+        """Empty the record if it is still that child's; False: another process was faster."""
         with self._locked():
             now = self.read(view.index)
             if now is None or now.owner != view.owner:
@@ -119,7 +119,7 @@ class Scoreboard:
             return True
 
     def note_kill(self, view: SlotView, instant: float) -> None:
-        """Say why the child is killed: the runs that are past their hard limits then."""
+        """Note why the child is killed: the runs that are past their hard limits then."""
         self.write(head_offset(view.index) + _KILL_AT, _KILL.pack(view.pid, instant))
 
     def write(self, at: int, record: bytes) -> None:
@@ -260,7 +260,7 @@ class Slot:
             self._write()
 
     def hunger(self, hungry: bool) -> None:  # noqa: FBT001  a state, not an option
-        """Show whether we are idle although tasks are due that nobody takes."""
+        """Show whether we are idle although tasks are due that no child takes."""
         with self._lock:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
@@ -296,7 +296,7 @@ class SlotView:
     since: float  # when the first of ``running`` started; 0: nothing runs
     kill_at: float  # when the parent shall kill the child; 0: never
     beat: float
-    hungry: float  # when it was last seen idle while tasks were due that nobody took; 0: it was not
+    hungry: float  # when it was last idle while tasks were due that no child took; 0: it was not
     running: tuple[Run, ...]
     untold: int = 0  # how many more run than the list has room for
     limits: tuple[tuple[float, float], ...] = ()
@@ -312,10 +312,10 @@ class SlotView:
     @property
     def dead(self) -> bool:
         """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
-        return born_at(self.pid) != self.born or is_zombie(self.pid)
+        return process_facts(self.pid) != (self.born, False)
 
 
-SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # where a parent tells its children the path of their slot file
+SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # in which children find the path of their parent's slot file
 
 
 def new_slot_path() -> Path:
@@ -360,6 +360,6 @@ def _base() -> Path:
     base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
     with suppress(FileExistsError):
         base.mkdir(0o700)
-    if base.is_symlink() or base.stat().st_uid != os.getuid():  # somebody else was there first
+    if base.is_symlink() or base.stat().st_uid != os.getuid():  # another user made it
         return Path(tempfile.mkdtemp(prefix="tasks_app-slots-"))
     return base

@@ -219,20 +219,15 @@ class CountReport:
             return
         self._write_at = now + REPORT_EVERY_S
         with self._counts.writing:
-            if not self._counts.knows_time:
-                asked_at = time.monotonic()
-                with self._database.begin() as connection:
-                    database_s = tables.database_time(connection)
-                self._counts.set_time(database_s, asked_at)
-            parts = self._counts.unwritten()
-            if not parts:
+            if self._counts.knows_time and not self._counts.unwritten():
                 return
             with self._database.begin() as connection:
                 asked_at = time.monotonic()
-                database_s = tables.database_time(connection)
-                write_parts(connection, self._counts.slot, parts)
+                self._counts.set_time(tables.database_time(connection), asked_at)
+                parts = self._counts.unwritten()
+                if parts:
+                    write_parts(connection, self._counts.slot, parts)
             self._counts.mark_written(parts)
-            self._counts.set_time(database_s, asked_at)
 
 
 ADD_UP_EVERY = timedelta(minutes=1)

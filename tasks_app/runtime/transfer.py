@@ -221,7 +221,7 @@ def written_privately(path: Path) -> Iterator[TextIO]:
 
 
 def _open_alone(path: Path, part: Path) -> int:
-    """Return an empty file, locked for this process; the rest of a killed export is overwritten."""
+    """Return an empty file, locked for this process; what a killed export left is overwritten."""
     while True:
         if path.exists():
             raise _there(path)

@@ -1,7 +1,7 @@
 """What operators change in single tasks that wait; nothing here commits.
 
 A change is noted in the audit, in the same transaction: ``by`` is who wanted it, ``why`` is kept
-beside. A task that runs, or is over, is left as it is, and the answer says so.
+beside. A task that runs or is over stays as it is, which the answer shows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def reschedule_task(
     changed
 
     Raises:
-        InvalidSelectionError: neither is given, or both, or it is none.
+        InvalidSelectionError: neither is given, or both, or one is invalid.
     """
     return _amended(session, BulkAction.RESCHEDULE, task_id, by, why, at=at, delay=delay)
 
@@ -82,7 +82,7 @@ def reprioritise_task(
     changed
 
     Raises:
-        InvalidSelectionError: the priority is none.
+        InvalidSelectionError: the priority is not 0 to 9.
     """
     action = BulkAction.REPRIORITISE
     return _amended(session, action, task_id, by, why, to_priority=to_priority)
@@ -97,7 +97,7 @@ def move_task(
     changed
 
     Raises:
-        InvalidSelectionError: no queue has such a name.
+        InvalidSelectionError: a queue cannot have this name.
     """
     return _amended(session, BulkAction.MOVE, task_id, by, why, to_queue=to_queue)
 

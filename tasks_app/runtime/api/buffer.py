@@ -130,7 +130,7 @@ class TaskBuffer:
     ) -> None:
         """Take one task, as :func:`tasks_app.create_task` does, to be written soon.
 
-        There is no id yet, and no word on whether a ``unique_key`` was free: nothing is returned.
+        Nothing is returned: there is no id yet, and whether a ``unique_key`` is free is not known.
         A ``delay`` counts from when the task is written.
 
         Raises:
@@ -158,9 +158,9 @@ class TaskBuffer:
         """
         self._queue.close()
         written = self.flush(timeout)
-        if rest := self._queue.give_up():
-            self._lose(rest, TimeoutError("the buffer was closed"))
-            self._queue.settle(len(rest), written=0)
+        if left := self._queue.give_up():
+            self._lose(left, TimeoutError("the buffer was closed"))
+            self._queue.settle(len(left), written=0)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         if waiting := self.counts().waiting:
@@ -258,11 +258,10 @@ class BufferQueue:
     def put(self, row: TaskRow) -> None:
         """Add a row; waits for room. TasksError: it is closed; TaskBufferFullError: no room."""
         with self.changed:
-            if not self._has_room():
-                self.changed.wait_for(self._has_room, self._block_s)
+            room = self.changed.wait_for(self._has_room, self._block_s)
             if self.closed:
                 raise TasksError("The buffer is closed. Create tasks before its with block ends.")
-            if not self._has_room():
+            if not room:
                 raise TaskBufferFullError(self._capacity)
             self._waiting.append(row)
             self._taken += 1
@@ -289,10 +288,10 @@ class BufferQueue:
         """Return the rows that were not taken yet; nothing is tried again from now on."""
         with self.changed:
             self._given_up = True
-            rest = list(self._waiting)
+            left = list(self._waiting)
             self._waiting.clear()
             self.changed.notify_all()
-            return rest
+            return left
 
     def counts(self) -> BufferCounts:
         with self.changed:

@@ -81,7 +81,7 @@ def run_bulk(
     by: str = "",
     registry: Registry = HANDLERS,
 ) -> Done | None:
-    """Go on with a bulk: the next ``first`` tasks, or all the rest. None: no such token.
+    """Go on with a bulk: the next ``first`` tasks, or all that are left. None: no such token.
 
     The model of the handler, from ``registry``, checks each edited payload.
 
@@ -216,7 +216,7 @@ def _count(
 
 
 STAGES: tuple[int | None, ...] = (1, 10, None)
-"""None: all the rest."""
+"""None: all that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ def requeue_errors(
     1 0
 
     Raises:
-        InvalidSelectionError: it is no fingerprint.
+        InvalidSelectionError: the fingerprint is invalid.
     """
     token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
 

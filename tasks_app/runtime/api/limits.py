@@ -127,6 +127,6 @@ def free_lock(
 
 
 def limit_lock(connection: Connection, resource: str, most: int | None, *, by: str = "") -> None:
-    """Say how many may hold a counted resource, whatever code says; None: as code says."""
+    """Set how many may hold a counted resource, over what code gives; None: as code gives."""
     locks.limit_resource(connection, resource, most)
     note(connection, "limit lock", {"resource": resource, "most": most}, who=by)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 log = quiet_logger(__name__)
 _LOGGED: set[str] = set()
-"""Names of which the log has said where their tasks go."""
+"""Names whose queue is in the log already."""
 _MOST_LOGGED = 1_000
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
@@ -101,7 +101,7 @@ def create_task(
 
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
-        its ``outcome`` says what became of that one.
+        its ``outcome`` is what became of that one.
 
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.

@@ -36,13 +36,13 @@ def change_queue(
         InvalidTaskError: a setting is invalid.
     """
     connection = connection_of(session)
-    said = check_queue_options(options)
+    checked = check_queue_options(options)
     known = rows.calendars(connection)
-    for window in said.get("windows", ()):
+    for window in checked.get("windows", ()):
         if window.calendar is not None and window.calendar not in known:
             allowed = f"a calendar that set_calendar made: {', '.join(known) or 'none yet'}"
             raise InvalidTaskError("options.windows", f"name {window.calendar!r}", allowed)
-    rows.change_queue(connection, check_queue(queue), said)
+    rows.change_queue(connection, check_queue(queue), checked)
     note(connection, "queue change", {"queue": queue, "changed": sorted(options)}, who=by)
     return get_queue(session, queue)
 
@@ -54,7 +54,7 @@ def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
     False
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: a queue cannot have this name.
     """
     before = get_queue(session, check_queue(queue))
     if before is None or not before.has_rules:
@@ -119,8 +119,8 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
         ("schedule", scheduling.schedules_of_calendar(connection, name)),
     ):
         if users:
-            said = f"is named by {what} {', '.join(users)}"
-            raise InvalidTaskError("name", said, "a calendar that none names")
+            used = f"is named by {what} {', '.join(users)}"
+            raise InvalidTaskError("name", used, "a calendar that none names")
     removed = rows.remove_calendar(connection, name)
     if removed:
         note(connection, "calendar remove", {"calendar": name}, who=by)
@@ -154,7 +154,7 @@ def pause_queue(
     True
 
     Raises:
-        InvalidTaskError: it is no queue's name, or the end is no instant.
+        InvalidTaskError: a queue cannot have this name, or the end is not in the future.
     """
     if resume_at is not None and resume_in is not None:
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
@@ -183,7 +183,7 @@ def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     ['mails']
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: a queue cannot have this name.
     """
     connection = connection_of(session)
     resumed = resume(connection, queue)
