@@ -15,12 +15,12 @@ _PARTITION = re.compile(r"task_completed_(default|p\d{8})$")
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """Say whether what Alembic found in the database is its concern: all but our tables."""
+    """For ``include_name``: True for all that Alembic finds in the database but our tables."""
     return type_ != "table" or not _is_ours(name, parent_names.get("schema_name"))
 
 
 def include_object(object_: Any, name: str | None, type_: str, *_: Any) -> bool:
-    """Say the same of what is in your metadata, for example models to read our tables."""
+    """For ``include_object``: the same of your metadata, for example models of our tables."""
     return type_ != "table" or not _is_ours(name, object_.schema)
 
 

@@ -9,7 +9,7 @@ from tasks_app.runtime.startup import set_up_framework, uncollected
 
 
 def find_app() -> Any:
-    """Return the app to a spawned child, which imports this module as everybody does."""
+    """Return the app to a spawned child, which imports this module too."""
     return app
 
 

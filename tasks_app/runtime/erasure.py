@@ -72,7 +72,7 @@ def erase(
     """Erase what tasks hold that are over, and note it in the audit.
 
     ``cancel``: waiting tasks are cancelled first, tasks that groups are to call are skipped, and
-    running tasks are told to stop. What still waits or runs is left and counted: call it again
+    running tasks are asked to stop. What still waits or runs is left and counted: call it again
     when that is over.
     Raises SchemaError: this role may not; LargeStoreError: the object store does not answer. Call
     it again.

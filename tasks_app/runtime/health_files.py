@@ -61,10 +61,9 @@ def judge(role: str, name: str | None = None) -> tuple[bool, str]:
     """Return if the process, or all of the role, are healthy, and why; killed ones count last."""
     named = project_place()
     of = f" ({named})" if named else ""
-    found = [_read(path) for path in _paths(role, name)]
-    living = [file for file in found if file is not None]
-    verdicts = [(good, word) for alive, good, word in living if alive]
-    verdicts = verdicts or [(False, word) for _, _, word in living]
+    found = [file for path in _paths(role, name) if (file := _read(path)) is not None]
+    verdicts = [(good, word) for alive, good, word in found if alive]
+    verdicts = verdicts or [(False, word) for _, _, word in found]
     if not verdicts:
         who = f"{role} {name}" if name else role
         return False, f"{who}: no sign of life in {project_folder()}{of}"
@@ -186,31 +185,35 @@ def _ask_database() -> tuple[bool, str]:
     return True, f"db: {project_place()} answers"
 
 
-_STATE, _START = 0, 19  # places in /proc/PID/stat behind the name
+if sys.platform != "linux":
+    import psutil
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-if sys.platform != "linux":
-    import psutil
+def process_facts(pid: int) -> tuple[float, bool] | None:
+    """Return when a process started, and whether it is a zombie; None: there is none.
 
-    def _process(pid: int) -> psutil.Process | None:
+    On Linux by a clock that counts from the boot: by one that may be set, every live child would
+    seem dead after a correction of the time.
+    """
+    if sys.platform != "linux":
         try:
-            return psutil.Process(pid)
+            process = psutil.Process(pid)
+            return process.create_time(), process.status() == "zombie"
         except psutil.NoSuchProcess:
             return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib: 8 ms
+            line = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    facts = line.rpartition(b") ")[2].split()  # its name may hold anything
+    return round(int(facts[19]) / _TICKS_PER_S, 2), facts[0] in {b"Z", b"X"}
 
 
 def born_at(pid: int) -> float | None:
-    """Return when a process started; None: there is none.
-
-    On Linux by a clock that counts from the boot: by one that may be set, every live child would
-    look dead after a correction of the time.
-    """
-    if sys.platform != "linux":
-        process = _process(pid)
-        return None if process is None else process.create_time()
-    facts = _stat(pid)
-    return None if facts is None else round(int(facts[_START]) / _TICKS_PER_S, 2)
+    facts = process_facts(pid)
+    return None if facts is None else facts[0]
 
 
 def own_birth() -> float:
@@ -218,21 +221,3 @@ def own_birth() -> float:
     if born is None:
         raise RuntimeError("The system has no facts about this process. Mount /proc.")
     return born
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and its parent has not read its exit code."""
-    if sys.platform != "linux":
-        process = _process(pid)
-        return process is not None and process.status() == "zombie"
-    facts = _stat(pid)
-    return facts is not None and facts[_STATE] in {b"Z", b"X"}
-
-
-def _stat(pid: int) -> list[bytes] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib: 8 ms
-            line = file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return line.rpartition(b") ")[2].split()  # its name may hold anything

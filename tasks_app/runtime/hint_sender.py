@@ -73,7 +73,7 @@ class HintCounts:
 
     sent: int = 0
     dropped: int = 0  # too many waited already
-    failed: int = 0  # the broker did not take them, or did not say so
+    failed: int = 0  # the broker did not confirm them
     silent: int = 0  # not tried: the broker had just failed, or the queue was deep or missing
 
 
@@ -115,14 +115,12 @@ class HintSender:
             else:
                 self._waiting.put(hint, hint.at)
                 put = True
-        if put and self._thread is None and self._starting.acquire(blocking=False):
-            try:  # otherwise another thread starts it
+        if put and self._thread is None:
+            with self._starting:
                 if self._thread is None:
                     thread = threading.Thread(target=self._run, name="tasks_app hints", daemon=True)
                     thread.start()
                     self._thread = thread
-            finally:
-                self._starting.release()
         if put and idle:
             time.sleep(0)  # lets the thread run before this one blocks
 
@@ -174,7 +172,7 @@ class HintSender:
 
 BURST = 8  # rounds that may follow each other at once after a quiet time of BURST * WINDOW_S
 DEEP = 32  # with so many messages in a queue a hint does not help: the scan has a better order
-LOOK_EVERY = 16  # messages between two reads of a depth: this process adds at most so many
+READ_DEPTH_EVERY = 16  # messages between two reads of a depth: this process adds at most so many
 DEEP_SILENCE_S = 1.0  # how long a deep queue gets no hints: the scan comes as often
 # How long a broker that failed gets no hints: doubled with each failure, up to the longest.
 SILENCE_S, LONGEST_SILENCE_S = 2.0, 60.0
@@ -274,7 +272,9 @@ class HintChannel:
         self._works = True
         self._patience_s = SILENCE_S
         self._since_depth[queue] += 1
-        if self._since_depth[queue] >= LOOK_EVERY:  # after the message: it does not wait for this
+        if (
+            self._since_depth[queue] >= READ_DEPTH_EVERY
+        ):  # after the message: it does not wait for this
             try:
                 self._is_deep(queue, publisher)
             except Exception as error:

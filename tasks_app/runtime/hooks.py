@@ -106,7 +106,7 @@ class Hooks:
     """The subscribers of one process."""
 
     def __init__(self) -> None:
-        # Each with a function that says whether it listens now. Replaced, never changed: other
+        # Each with a function that returns whether it listens now. Replaced, never changed: other
         # threads may iterate over it.
         self._subscribers: dict[Subscriber, Callable[[], bool]] = {}
         self._followers: tuple[Subscriber, ...] = ()

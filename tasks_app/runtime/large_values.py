@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cache, cached_property
@@ -54,8 +54,13 @@ class LargeValues:
 
     def __init__(self, settings: Settings) -> None:
         self._place = settings.large_values
-        self._limit = settings.large_limit
-        self._in_row = settings.payload_limit, settings.result_limit
+        most = settings.large_limit if self._place else 0
+        self.row_limit: int = settings.payload_limit
+        """In bytes, of a payload that stands in its row."""
+        self.payload_limit: int = max(self.row_limit, most)
+        """In bytes, of a new task's payload; above the other limit it stays outside of the row."""
+        self._result_row_limit = settings.result_limit
+        self._result_limit = max(settings.result_limit, most)
         self._warn_at = 0.0
 
     def __bool__(self) -> bool:
@@ -66,50 +71,29 @@ class LargeValues:
         """Whether new values go to an object store."""
         return self._place not in {"", DATABASE}
 
-    @property
-    def result_limit(self) -> int:
-        """In bytes, of what is admitted."""
-        return max(self._limit, self._in_row[1]) if self else self._in_row[1]
-
     def has_large_payload(self, text: str) -> bool:
         """Whether a payload must stay outside of its row."""
-        return bool(self) and _is_longer(text, self._in_row[0])
+        return bool(self) and _is_longer(text, self.row_limit)
 
     def has_large_result(self, text: str) -> bool:
-        return bool(self) and _is_longer(text, self._in_row[1])
+        return bool(self) and _is_longer(text, self._result_row_limit)
 
     def encoded(self, result: Any, to_json: ToJson | None) -> str:
         """Return a result as JSON text; Fail: it cannot be stored."""
         try:
-            return encode(result, RESULT, self.result_limit, to_json)
+            return encode(result, RESULT, self._result_limit, to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 
-    async def aside(
+    async def off_loop(
         self, work: Callable[[Sequence[TaskRow]], Sequence[TaskRow]], rows: Sequence[TaskRow]
     ) -> Sequence[TaskRow]:
         """Do work that may put values; an object store does not block the event loop."""
         return await asyncio.to_thread(work, rows) if self.is_outside else work(rows)
 
-    def beside(self, rows: Sequence[TaskRow], stored: Sequence[TaskRow]) -> Sequence[TaskRow]:
-        """Return rows as they are ``stored``, with references instead of large payloads."""
-        large = {i for i, row in enumerate(rows) if self.has_large_payload(row.payload)}
-        encrypted = {i for i in large if stored[i].payload is not rows[i].payload}
-        return self.outside_of(stored, large, encrypted) if large else stored
-
-    def outside_of(
-        self, rows: Sequence[TaskRow], large: Collection[int], encrypted: Collection[int]
-    ) -> Sequence[TaskRow]:
-        """Return the rows with references instead of the payloads at the places ``large``.
-
-        An object store has them already, in case the caller commits.
-        """
-        return [
-            row._replace(payload=self._put(row.payload, encrypted=place in encrypted))
-            if place in large
-            else row
-            for place, row in enumerate(rows)
-        ]
+    def outside(self, row: TaskRow, *, encrypted: bool) -> TaskRow:
+        """Return the row with a reference to its payload, which an object store has already."""
+        return row._replace(payload=self._put(row.payload, encrypted=encrypted))
 
     def keep_result(self, begin: Begin, task_id: int, result: str) -> str:
         """Store the result of a running task; return the reference for its row.

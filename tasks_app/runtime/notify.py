@@ -22,7 +22,7 @@ from tasks_app.runtime.db.errors import patience_s
 log = quiet_logger(__name__)
 LONGEST_PATIENCE_S = 30.0  # between two tries to connect; the first are as near as other threads'
 JOIN_S = 1.0
-LOOK_MS = 500  # how often it checks, without a query, if work needs its connection
+CHECK_MS = 500  # how often it checks, without a query, if work needs its connection
 GIVEN_WAY_S = 60.0  # how long it then stays without one
 
 
@@ -108,7 +108,7 @@ class Listener:
             poll.register(descriptor, select.POLLIN)
         self._wake(set())  # what came before this was not heard
         while not self._ends.is_set() and self._database.losses.crowded < began:
-            poll.poll(LOOK_MS)
+            poll.poll(CHECK_MS)
             if queues := received_queues(connection):
                 self._wake(queues)
 

@@ -16,7 +16,7 @@ FAST_S = 0.05
 HOLD_S = 0.2
 """How much work one claim may take on: the longest that its last task waits for the others."""
 GROWTH = 4
-"""A group is at most this many times the one before: a few fast tasks say little about others."""
+"""A group is at most this many times the one before: a few fast tasks do not predict others."""
 _WEIGHT = 0.2  # of the newest run in the moving average: ten fast runs make up for a slow one
 FEW_RUNS = 5  # A name is known after this many runs: the first ones connect, compile and import
 MOST_NAMES = 10_000
@@ -91,15 +91,14 @@ class RunTimes:
 REPORT_EVERY_S = 10.0
 NEWS = 1.2  # what changed by less than this factor is not worth a write
 GREAT_NEWS = 2.0  # what changed by more is written soon: the first run of a name often takes long
-NEVER_HEARD = float("inf")  # A name that nobody has run is told at once
 PAUSE_S = 0.3  # between two writes; on a busy machine the run times of fast tasks vary much
 GREATEST_NEWS = 10.0
-"""What changed by more does not wait for it: a first run that had to connect, say."""
+"""What changed by more does not wait for it: for example a first run that had to connect."""
 FASTEST_S = 0.0002  # faster makes no difference: the largest messages of such tasks are still short
 
 
 class RunTimeReport:
-    """A duty of the housekeeper; it costs a look at a few numbers while nothing changes."""
+    """A duty of the housekeeper; it compares a few numbers while nothing changes."""
 
     def __init__(
         self,
@@ -117,31 +116,27 @@ class RunTimeReport:
         self._registry = registry
         self._threads = threads
         self._async_concurrency = async_concurrency
-        self._told: dict[str, float] = {}
-        self._look_at = self._told_at = 0.0
+        self._reported: dict[str, float] = {}
+        self._small_news_at = self._reported_at = 0.0
 
     def report(self) -> None:
-        """Write what is news.
-
-        Raises:
-            sqlalchemy.exc.SQLAlchemyError: it was not written, and is still news.
-        """
+        """Write what is news; it remains news if the database raises."""
         now = self._clock()
-        least = NEWS if now >= self._look_at else GREAT_NEWS
-        if now < self._told_at + PAUSE_S:
+        least = NEWS if now >= self._small_news_at else GREAT_NEWS
+        if now < self._reported_at + PAUSE_S:
             least = GREATEST_NEWS
         news = {
             name: seconds
             for name, run_s in self._snapshot().items()
-            if _factor(seconds := self._share_s(name, run_s), self._told.get(name)) >= least
+            if _factor(seconds := self._share_s(name, run_s), self._reported.get(name)) >= least
         }
         if least == NEWS:
-            self._look_at = now + REPORT_EVERY_S
+            self._small_news_at = now + REPORT_EVERY_S
         if news:
             with self._database.begin() as connection:
                 write_run_times(connection, news)
-            self._told |= news
-            self._told_at = now
+            self._reported |= news
+            self._reported_at = now
 
     def _share_s(self, name: str, run_s: float) -> float:
         """Return how much of the child's time one task takes up, with others beside it.
@@ -153,14 +148,16 @@ class RunTimeReport:
         return max(FASTEST_S, run_s if at_once == 1 else min(run_s, MESSAGE_S) / at_once)
 
 
-def _factor(seconds: float, told: float | None) -> float:
-    return NEVER_HEARD if told is None else max(seconds / told, told / seconds)
+def _factor(seconds: float, reported: float | None) -> float:
+    if reported is None:
+        return float("inf")  # a name that no process has run is reported at once
+    return max(seconds / reported, reported / seconds)
 
 
 MESSAGE_S = 0.4
 """How much of a child's time a message likely takes; between two the child waits milliseconds."""
 UNKNOWN_S = MESSAGE_S / 2
-"""For names of which nobody has run a task yet: a few go out, and then it is known."""
+"""For names of which no task has run yet: a few go out, and then it is known."""
 
 
 def grouped(
@@ -185,7 +182,7 @@ GOOD_FOR_S = 0.5
 
 
 class KnownRunTimes:
-    """Seconds by name. One that nobody has learned yet is asked for again each time."""
+    """Seconds by name. One that no process has learned yet is read again each time."""
 
     def __init__(self) -> None:
         self._of_name: dict[str, tuple[float, float]] = {}

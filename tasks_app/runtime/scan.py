@@ -22,27 +22,26 @@ from tasks_app.pool.tasks import browse
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind, of_outline
 
 MARGIN_S = 5.0  # a row that commits at most this late does not wait for a whole pass
-LONGEST_REST_S = 10.0
+LONGEST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often slow passes of one kind are made."""
 
-    slow_s: float  # no rest follows a faster pass
-    rest: float  # the rest after a slow pass, in multiples of its duration …
-    longest_rest_s: float  # … but never longer: rows that only such a pass finds would wait
+    slow_s: float  # no pause follows a faster pass
+    pause: float  # after a slow pass, in multiples of its duration …
+    longest_pause_s: float  # … but never longer: rows that only such a pass finds would wait
 
 
 @dataclass(frozen=True, slots=True)
 class PollPaces:
     """How often one child reads what it need not read each time."""
 
-    # Passes from the front of the index. Slow ones take a two-hundredth of the time, so that of a
-    # hundred passes hardly one is slow.
-    front: Pace = Pace(0.01, 200, LONGEST_REST_S)
+    # Passes from the front of the index. Slow ones take a two-hundredth of the time.
+    front: Pace = Pace(0.01, 200, LONGEST_PAUSE_S)
     # Passes that do not go on where the last one ended: a twentieth of the time.
-    back: Pace = Pace(0.0, 20, LONGEST_REST_S)
+    back: Pace = Pace(0.0, 20, LONGEST_PAUSE_S)
     # Polls for a kind of tasks that found none: a twentieth of the time.
     empty: Pace = Pace(0.005, 20, 5.0)
 
@@ -70,7 +69,7 @@ class ScanPosition:
     def was_read(self, began: float, within: timedelta | None, *, left: int) -> None:
         if within is None:
             now = self._clock()
-            self._whole_at = now + self._throttle.rest_after(now - began)
+            self._whole_at = now + self._throttle.pause_after(now - began)
         if not left:
             self._empty_at = began
 
@@ -128,25 +127,25 @@ class ScanPasses:
             return
         self._front.was_read(began, start.within, left=left)
         now = self._clock()
-        self._back_at = now + self._throttle.rest_after(now - began)
+        self._back_at = now + self._throttle.pause_after(now - began)
 
 
 @dataclass(slots=True)
 class Throttle:
-    """How long to rest after each pass of one kind."""
+    """How long to pause after each pass of one kind."""
 
     pace: Pace
     _last_s: float = 0.0
 
-    def rest_after(self, took_s: float) -> float:
-        """Return the seconds to rest after a pass of ``took_s``: by the faster of the last two.
+    def pause_after(self, took_s: float) -> float:
+        """Return the pause in seconds after a pass of ``took_s``: by the faster of the last two.
 
         The machine or the database may have stalled during one.
         """
         faster_s, self._last_s = min(took_s, self._last_s), took_s
         if faster_s <= self.pace.slow_s:
             return 0.0
-        return min(self.pace.rest * faster_s, self.pace.longest_rest_s)
+        return min(self.pace.pause * faster_s, self.pace.longest_pause_s)
 
     def forget(self) -> None:
         self._last_s = 0.0
@@ -171,13 +170,13 @@ class EmptyPollBackoff:
         """Whether to poll for other kinds only, as long as there are some."""
         return self._clock() < self._until
 
-    def looked(self, began: float, *, found: int) -> None:
+    def polled(self, began: float, *, found: int) -> None:
         now = self._clock()
         if found:
             self._throttle.forget()
             self._until = now
         else:
-            self._until = now + self._throttle.rest_after(now - began)
+            self._until = now + self._throttle.pause_after(now - began)
 
 
 class Tidied(NamedTuple):
@@ -199,24 +198,26 @@ def triage_found(
     """Return what may run; sweep what is barred, hold or park what is held or has no handler."""
     if not (seen.barred or seen.held) and {name for _, name in found} <= names:  # the usual case
         return Tidied(found)
-    unknown: dict[str, list[int]] = defaultdict(list)
-    gone = [task_id for task_id, _ in found if task_id in seen.barred]
-    waits = [task_id for task_id, _ in found if task_id in seen.held - seen.barred]
+    barred: list[int] = []
+    held: list[int] = []
     ready: list[tuple[int, str]] = []
+    unknown: dict[str, list[int]] = defaultdict(list)
     for task_id, name in found:
-        if task_id in seen.barred or task_id in seen.held:
-            continue
-        if name in names:
+        if task_id in seen.barred:
+            barred.append(task_id)
+        elif task_id in seen.held:
+            held.append(task_id)
+        elif name in names:
             ready.append((task_id, name))
         else:
             unknown[name].append(task_id)
     swept: list[Notice] = []
-    if gone:
-        gone = list(sweep(connection, gone, now=now))
+    if barred:
+        gone = list(sweep(connection, barred, now=now))
         if HOOKS.wanted:
             swept = [of_outline(o, NoticeKind.RELEASED) for o in browse.outlines(connection, gone)]
-    if waits:
-        hold_tasks(connection, waits, now=now)
+    if held:
+        hold_tasks(connection, held, now=now)
     for name, ids in unknown.items():
         reason = WaitingReason(WaitingKind.HANDLER, name)
         park_tasks(connection, ids, reason, settings.park_for, now=now)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.health_files import born_at, is_zombie, own_birth
+from tasks_app.runtime.health_files import born_at, own_birth, process_facts
 
 SLOTS = 256
 MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes how many
@@ -74,7 +74,7 @@ class Scoreboard:
         return self._map[_STAGE_AT] == 0
 
     def drain(self) -> None:
-        """Tell the children to start nothing more. One byte, so that a signal handler may do it."""
+        """Have the children start nothing more. One byte, so that a signal handler may do it."""
         self._map[_STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
@@ -99,11 +99,7 @@ class Scoreboard:
         self.write(_TIDY_AT, _TIDY.pack(instant))
 
     def take(self, owner: str) -> Slot:
-        """Take a free record for this process.
-
-        Raises:
-            RuntimeError: all are in use.
-        """
+        """Take a free record for this process; RuntimeError: all are in use."""
         born = own_birth()
         with self._locked():
             for index in range(SLOTS):
@@ -236,10 +232,7 @@ class Slot:
                 self._write()
 
     def follow(self, before: Run, run: Run, since: float, kill_at: float) -> None:
-        """Announce a task in the place of the one before it, which is over; in one write.
-
-        Both instants are of ``time.monotonic``.
-        """
+        """Announce a task in the place of the one before it, which is over; in one write."""
         with self._lock:
             place = self._places.pop(before, None)
             if place is not None:
@@ -320,10 +313,10 @@ class SlotView:
     @property
     def dead(self) -> bool:
         """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
-        return born_at(self.pid) != self.born or is_zombie(self.pid)
+        return process_facts(self.pid) != (self.born, False)
 
 
-SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # where a parent tells its children the path of their slot file
+SLOTS_VARIABLE = "TASKS_APP_SLOTS"  # in which children find the path of their parent's slot file
 
 
 def new_slot_path() -> Path:
@@ -354,11 +347,7 @@ def parent_of(slots: Scoreboard) -> int | None:
 
 
 def temporary_folder() -> str:
-    """Return a folder that can be written to.
-
-    Raises:
-        ConfigurationError: there is none: the file system is read-only, or full.
-    """
+    """Return a folder that can be written to; ConfigurationError: there is none."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,8 +42,6 @@ _SUCCEEDED, _DONE = State.SUCCEEDED, int(CountedOutcome.DONE)
 _UNKEPT = int(CountedOutcome.UNKEPT)
 _EMPTY = [0] * (3 + 2 * BUCKETS)
 Key = tuple[str, str, int]
-# When, by our clock; how long it waited, less the offset of the clocks; its run_ms.
-_Ended = tuple[Key, float, float | None, int | None]
 
 
 class TaskCounts:
@@ -60,50 +58,30 @@ class TaskCounts:
         self._lock = threading.Lock()
         self._offset: float | None = None
         self._minute = 0
-        self._early: list[_Ended] = []
+        self._early: list[tuple[Key, float, float | None, int | None, int]] = []
         self._minutes: dict[int, dict[Key, list[int]]] = {}
         self._written: dict[tuple[int, Key], int] = {}
 
     def settled(self, settlements: Iterable[Settlement], states: Mapping[int, State]) -> None:
         now = self._clock()
         with self._lock:
-            offset = self._offset
-            if offset is None:
-                self._early += _ended(settlements, states, now)
-                del self._early[MOST_EARLY:]
-                return
-            cells = self._cells(now + offset)
-            for settlement in settlements:  # hot path: a microsecond a task
-                state, task = states.get(settlement[0][0]), settlement.task
+            for one in settlements:  # hot path: a microsecond a task
+                state, task = states.get(one.fence.task_id), one.task
                 if state is None or task is None:
                     continue
                 done = state is _SUCCEEDED
-                outcome = _DONE if done else int(outcome_of(state, settlement.event))
-                key = (task.name, task.queue, outcome)
-                cell = cells.get(key) or self._new(cells, key)
-                cell[0] += 1
-                if done:
-                    began = settlement.began
-                    if began is not None:
-                        wait_ms = int((began + offset - task.due_s) * 1000)
-                        _time(cell, wait_ms, settlement.run_ms or 0)
-                    if not settlement.is_kept:
-                        key = (task.name, task.queue, _UNKEPT)
-                        (cells.get(key) or self._new(cells, key))[0] += 1
+                outcome = _DONE if done else int(outcome_of(state, one.event))
+                waited = one.began - task.due_s if done and one.began is not None else None
+                self._add((task.name, task.queue, outcome), now, waited, one.run_ms)
+                if done and not one.is_kept:
+                    self._add((task.name, task.queue, _UNKEPT), now)
 
     def happened(
         self, outcome: CountedOutcome, number: int = 1, name: str = OTHER, queue: str = OTHER
     ) -> None:
         """Count an event that is not the end of a run."""
-        key = (name, queue, int(outcome))
         with self._lock:
-            now = self._clock()
-            if self._offset is None:
-                self._early += [(key, now, None, None)] * number
-                del self._early[MOST_EARLY:]
-                return
-            cells = self._cells(now + self._offset)
-            (cells.get(key) or self._new(cells, key))[0] += number
+            self._add((name, queue, int(outcome)), self._clock(), number=number)
 
     def returned(
         self, tasks: Iterable[ClaimedTask], states: Mapping[int, State], event: Event
@@ -117,12 +95,8 @@ class TaskCounts:
         with self._lock:
             self._offset = database_s - asked_at
             early, self._early = self._early, []
-            for key, at, waited, run_ms in early:
-                cells = self._cells(at + self._offset)
-                cell = cells.get(key) or self._new(cells, key)
-                cell[0] += 1
-                if waited is not None:
-                    _time(cell, int((waited + self._offset) * 1000), run_ms or 0)
+            for each in early:
+                self._add(*each)
 
     @property
     def knows_time(self) -> bool:
@@ -149,6 +123,32 @@ class TaskCounts:
                 if all(self._written.get((minute, key)) == cell[0] for key, cell in cells):
                     self._forget_minute(minute)
 
+    def _add(
+        self,
+        key: Key,
+        at: float,
+        waited: float | None = None,
+        run_ms: int | None = None,
+        number: int = 1,
+    ) -> None:
+        """Count what happened ``at``, by our clock; ``waited`` lacks the offset of the clocks."""
+        if self._offset is None:
+            if len(self._early) < MOST_EARLY:
+                self._early.append((key, at, waited, run_ms, number))
+            return
+        cells = self._cells(at + self._offset)
+        cell = cells.get(key)
+        if cell is None:
+            kept = key if len(cells) < MOST_KEYS else (OTHER, OTHER, key[2])
+            cell = cells.setdefault(kept, _EMPTY.copy())
+        cell[0] += number
+        if waited is not None:
+            wait_ms, run_ms = max(int((waited + self._offset) * 1000), 0), run_ms or 0
+            cell[1] += wait_ms
+            cell[2] += run_ms
+            cell[_WAITS + min(wait_ms.bit_length(), LAST_BUCKET)] += 1
+            cell[_RUNS + min(run_ms.bit_length(), LAST_BUCKET)] += 1
+
     def _cells(self, at_s: float) -> dict[Key, list[int]]:
         """Return the totals of this minute; late counts of an earlier one go into it, too."""
         minute = int(at_s // 60)
@@ -161,33 +161,6 @@ class TaskCounts:
     def _forget_minute(self, minute: int) -> None:
         for key in self._minutes.pop(minute):
             self._written.pop((minute, key), None)
-
-    def _new(self, cells: dict[Key, list[int]], key: Key) -> list[int]:
-        if len(cells) >= MOST_KEYS:
-            key = (OTHER, OTHER, key[2])
-        return cells.setdefault(key, _EMPTY.copy())
-
-
-def _ended(
-    settlements: Iterable[Settlement], states: Mapping[int, State], now: float
-) -> Iterator[_Ended]:
-    for one in settlements:
-        state, task = states.get(one.fence.task_id), one.task
-        if state is not None and task is not None:
-            done = state is _SUCCEEDED
-            waited = one.began - task.due_s if one.began is not None and done else None
-            outcome = int(outcome_of(state, one.event))
-            yield (task.name, task.queue, outcome), now, waited, one.run_ms
-            if done and not one.is_kept:
-                yield (task.name, task.queue, _UNKEPT), now, None, None
-
-
-def _time(cell: list[int], wait_ms: int, run_ms: int) -> None:
-    wait_ms = max(wait_ms, 0)
-    cell[1] += wait_ms
-    cell[2] += run_ms
-    cell[_WAITS + min(wait_ms.bit_length(), LAST_BUCKET)] += 1
-    cell[_RUNS + min(run_ms.bit_length(), LAST_BUCKET)] += 1
 
 
 def _part(minute: int, key: Key, cell: list[int]) -> CountPart:
@@ -246,20 +219,15 @@ class CountReport:
             return
         self._write_at = now + REPORT_EVERY_S
         with self._counts.writing:
-            if not self._counts.knows_time:
-                asked_at = time.monotonic()
-                with self._database.begin() as connection:
-                    database_s = tables.database_time(connection)
-                self._counts.set_time(database_s, asked_at)
-            parts = self._counts.unwritten()
-            if not parts:
+            if self._counts.knows_time and not self._counts.unwritten():
                 return
             with self._database.begin() as connection:
                 asked_at = time.monotonic()
-                database_s = tables.database_time(connection)
-                write_parts(connection, self._counts.slot, parts)
+                self._counts.set_time(tables.database_time(connection), asked_at)
+                parts = self._counts.unwritten()
+                if parts:
+                    write_parts(connection, self._counts.slot, parts)
             self._counts.mark_written(parts)
-            self._counts.set_time(database_s, asked_at)
 
 
 ADD_UP_EVERY = timedelta(minutes=1)

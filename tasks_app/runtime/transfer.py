@@ -31,7 +31,6 @@ from tasks_app.pool.tasks.transfer import (
     still_held_tasks,
 )
 from tasks_app.runtime.api.bulk import run_bulk, start_bulk, transaction_of
-from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
 
 EXPORTED_AT_ONCE = 1_000
@@ -135,7 +134,7 @@ def import_tasks(engine: Engine, path: Path, receipt: Path, *, by: str = "") -> 
     Raises InvalidSelectionError: a line is not of an export, the tasks wait in this database, or
     there is such a receipt.
     """
-    limit, done = creation_limit(), Imported()
+    limit, done = large_values().payload_limit, Imported()
     with written_privately(receipt) as written:
         for some in _parts(_tasks(path, limit)):
             with transaction_of(engine) as connection:
@@ -177,12 +176,12 @@ def _parts(tasks: Iterator[PortableTask]) -> Iterator[list[PortableTask]]:
 def _outside_of(tasks: list[PortableTask]) -> list[PortableTask]:
     """Store large payloads outside of their rows."""
     values = large_values()
-    large = {i for i, task in enumerate(tasks) if values.has_large_payload(task.row.payload)}
-    if not large:
-        return tasks
-    encrypted = {i for i in large if token_in(tasks[i].row.payload)}
-    rows = values.outside_of([task.row for task in tasks], large, encrypted)
-    return [replace(task, row=row) for task, row in zip(tasks, rows, strict=True)]
+    return [
+        replace(task, row=values.outside(task.row, encrypted=bool(token_in(task.row.payload))))
+        if values.has_large_payload(task.row.payload)
+        else task
+        for task in tasks
+    ]
 
 
 def _tasks(path: Path, limit: int) -> Iterator[PortableTask]:
@@ -222,27 +221,26 @@ def written_privately(path: Path) -> Iterator[TextIO]:
 
 
 def _open_alone(path: Path, part: Path) -> int:
-    """Return an empty file, locked for this process; the rest of a killed export is overwritten."""
+    """Return an empty file, locked for this process; what a killed export left is overwritten."""
     while True:
         if path.exists():
             raise _there(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(part, flags, 0o600)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        opened = False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.fchmod(descriptor, 0o600)
-            if os.fstat(descriptor).st_nlink:  # otherwise its writer has just removed it
+            if os.fstat(descriptor).st_nlink:  # else its writer has just removed it
                 os.ftruncate(descriptor, 0)
+                opened = True
                 return descriptor
         except BlockingIOError:
-            os.close(descriptor)
             raise InvalidSelectionError(
                 f"Another process is writing {path}. Wait for it, or choose another name."
             ) from None
-        except OSError:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        finally:
+            if not opened:
+                os.close(descriptor)
 
 
 def _there(path: Path) -> InvalidSelectionError:

@@ -20,7 +20,6 @@ from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
-from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.db.connections import Async, Raw, Sync, is_async_session, unwrapped
 from tasks_app.runtime.db.transaction import Access, carry_out
 from tasks_app.runtime.execution.invocation import Lane, arguments_of
@@ -195,10 +194,11 @@ def _value(
     options: ContextOptions,
 ) -> Any:
     """Call the handler; an async one in a greenlet of SQLAlchemy's."""
+    limit = large_values().payload_limit
     if isinstance(task, Task) and payload is None:
-        text = encode_object(task.payload, "payload", creation_limit())
+        text = encode_object(task.payload, "payload", limit)
     else:
-        text = validate_task(NewTask(spec.name, payload), spec, creation_limit()).payload
+        text = validate_task(NewTask(spec.name, payload), spec, limit).payload
 
     def value(lane: Lane, access: Access) -> Any:
         context = MadeContext(access, _options_of(spec, task, options))

@@ -13,7 +13,6 @@ from tasks_app.domain.encryption import new_key, read_keys
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.large_values import large_values
 from tests.cli.shell import Shell
@@ -165,11 +164,9 @@ def test_texts_that_were_stored_before_the_rule_are_hidden_too(
 @pytest.fixture
 def kept_outside(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TASKS_APP_LARGE_VALUES", "database")
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
     yield
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
 
 
 @pytest.mark.usefixtures("kept_outside")

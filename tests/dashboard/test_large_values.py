@@ -12,7 +12,6 @@ from tasks_app.domain.large_values.store import RESULT, LargePayload
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import write_value
-from tasks_app.runtime.api.producer import creation_limit
 from tasks_app.runtime.large_values import large_values
 from tests.dashboard.browser import Browser
 from tests.factory import claimed_task, ending
@@ -24,11 +23,9 @@ PAYLOADS = text("SELECT payload::text FROM task_pending")
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TASKS_APP_LARGE_VALUES", "database")
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
     yield
-    for each in (creation_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from tasks_app import load_large_values
 from tasks_app.django import create_task
 from tasks_app.domain.large_values.store import reference_of
-from tasks_app.runtime.api.producer import creation_limit, payload_limit
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.large_values import large_values
 from tests.runtime.bench import Bench
@@ -25,11 +24,9 @@ VALUES = "SELECT count(*) FROM task_large_value"
 @pytest.fixture(autouse=True)
 def kept(site: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setenv("TASKS_APP_LARGE_VALUES", "database")
-    for each in (creation_limit, payload_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
     yield {"large_values": "database"}
-    for each in (creation_limit, payload_limit, large_values):
-        each.cache_clear()
+    large_values.cache_clear()
 
 
 def orders() -> Any:

@@ -26,7 +26,7 @@ from tasks_app import create_task
 from tasks_app.broker.publisher import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.embedded.servers import Valkey
-from tasks_app.runtime.hint_sender import DEEP, LOOK_EVERY, Hint, HintSender
+from tasks_app.runtime.hint_sender import DEEP, READ_DEPTH_EVERY, Hint, HintSender
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.leader.dispatcher import SPARE_MESSAGES
 from tests.broker.conftest import House
@@ -103,7 +103,7 @@ def test_while_all_workers_are_down_the_broker_holds_little_and_then_all_is_done
         f" failed {failed}; all done {took:.0f} s after the start of a worker"
     )
     assert made > 0.9 * RATE * OUTAGE_S
-    assert max(lengths) <= DEEP + PRODUCERS * LOOK_EVERY + 2 * CHILDREN + SPARE_MESSAGES
+    assert max(lengths) <= DEEP + PRODUCERS * READ_DEPTH_EVERY + 2 * CHILDREN + SPARE_MESSAGES
     assert house.sql(done) == made
     assert house.sql("SELECT count(*) FROM task_attempt") == 0
 

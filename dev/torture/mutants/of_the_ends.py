@@ -362,8 +362,8 @@ ENDS_OF_RUNS = (
         "no history: nobody is told",
         "Of successes that left no row it is counted that they did, so that pages tell.",
         "tasks_app/runtime/statistics.py",
-        "                    if not settlement.is_kept:",
-        "                    if settlement.is_kept is None:",
+        "                if done and not one.is_kept:",
+        "                if done and one.is_kept is None:",
         f"{HISTORY}they_are_counted",
     ),
 )

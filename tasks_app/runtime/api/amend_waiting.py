@@ -1,7 +1,7 @@
 """What operators change in single tasks that wait; nothing here commits.
 
 A change is noted in the audit, in the same transaction: ``by`` is who wanted it, ``why`` is kept
-beside. A task that runs, or is over, is left as it is, and the answer says so.
+beside. A task that runs or is over stays as it is, which the answer shows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.amend import amend, change_payload, lock_waiting, state_of
-from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 from tasks_app.runtime.encryption.values import is_secret, must_encrypt, sealed_payload
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.large_values import large_values
 
 
 class Changed(StrEnum):
@@ -68,7 +68,7 @@ def reschedule_task(
     changed
 
     Raises:
-        InvalidSelectionError: neither is given, or both, or it is none.
+        InvalidSelectionError: neither is given, or both, or one is invalid.
     """
     return _amended(session, BulkAction.RESCHEDULE, task_id, by, why, at=at, delay=delay)
 
@@ -82,7 +82,7 @@ def reprioritise_task(
     changed
 
     Raises:
-        InvalidSelectionError: the priority is none.
+        InvalidSelectionError: the priority is not 0 to 9.
     """
     action = BulkAction.REPRIORITISE
     return _amended(session, action, task_id, by, why, to_priority=to_priority)
@@ -97,7 +97,7 @@ def move_task(
     changed
 
     Raises:
-        InvalidSelectionError: no queue has such a name.
+        InvalidSelectionError: a queue cannot have this name.
     """
     return _amended(session, BulkAction.MOVE, task_id, by, why, to_queue=to_queue)
 
@@ -176,17 +176,13 @@ _EDITABLE = {State.PENDING, State.FAILED}
 
 
 def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDLERS) -> str:
-    """Return the payload as JSON text, as the handler of this name takes it.
-
-    Raises:
-        InvalidSelectionError: its handler is not known here, or does not take it.
-    """
+    """Return it as JSON text; InvalidSelectionError: its handler isn't known or doesn't take it."""
     spec = registry.get(name)
     if spec is None:
         raise InvalidSelectionError(
             f"The handler of {name} is not known here. Start with TASKS_APP_IMPORTS=its.module."
         )
-    return check_patched_payload(name, payload, spec, payload_limit())
+    return check_patched_payload(name, payload, spec, large_values().row_limit)
 
 
 def edit_payload(
@@ -198,12 +194,8 @@ def edit_payload(
     why: str = "",
     registry: Registry = HANDLERS,
 ) -> bool:
-    """Give a task that waits, or has failed, another payload. False: it is neither.
-
-    Raises:
-        InvalidSelectionError: its handler is not known here, or does not take it.
-    """
-    wanted = check_author(by, why)
+    """Replace the payload of a task that waits or has failed; False: it does neither."""
+    author = check_author(by, why)
     while (task := browse.get(connection, task_id)) is not None and task.state in _EDITABLE:
         text = check_payload(task.name, payload, registry)
         spec = registry.get(task.name)
@@ -213,8 +205,8 @@ def edit_payload(
             or must_encrypt(task.name, task.queue)
         ):
             text = sealed_payload(text, task.name)
-        if change_payload(connection, Pool(task.pool), task_id, text, by=wanted):
-            what = {"ids": [task_id], **wanted.reason}
+        if change_payload(connection, Pool(task.pool), task_id, text, by=author):
+            what = {"ids": [task_id], **author.reason}
             note(connection, BulkAction.EDIT, what, who=by, ids=[task_id])
             return True
     return False

@@ -96,7 +96,7 @@ class TaskBuffer:
         _BUFFERS.add(self)
 
     def _begin(self, *, closed: bool = False) -> None:
-        """Be empty: at first, and in a forked child, because these tasks are the parent's."""
+        """Begin empty, in a forked child too: these tasks are the parent's."""
         self._queue = BufferQueue(*self._limits)
         self._queue.closed = closed
         self._thread: threading.Thread | None = None
@@ -130,7 +130,7 @@ class TaskBuffer:
     ) -> None:
         """Take one task, as :func:`tasks_app.create_task` does, to be written soon.
 
-        There is no id yet, and no word on whether a ``unique_key`` was free: nothing is returned.
+        Nothing is returned: there is no id yet, and whether a ``unique_key`` is free is not known.
         A ``delay`` counts from when the task is written.
 
         Raises:
@@ -154,13 +154,13 @@ class TaskBuffer:
     def close(self, timeout: Duration = "5s") -> bool:
         """Write all and end, as the end of the ``with`` block and of the program do.
 
-        What cannot be written in time is lost, and that is told. Returns whether all was written.
+        What cannot be written in time is lost and reported. Returns whether all was written.
         """
         self._queue.close()
         written = self.flush(timeout)
-        if rest := self._queue.give_up():
-            self._lose(rest, TimeoutError("the buffer was closed"))
-            self._queue.settle(len(rest), written=0)
+        if left := self._queue.give_up():
+            self._lose(left, TimeoutError("the buffer was closed"))
+            self._queue.settle(len(left), written=0)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         if waiting := self.counts().waiting:
@@ -256,18 +256,12 @@ class BufferQueue:
         self._given_up = False
 
     def put(self, row: TaskRow) -> None:
-        """Add a row; waits for room.
-
-        Raises:
-            TasksError: the queue is closed.
-            TaskBufferFullError: there was no room for as long as it may block.
-        """
+        """Add a row; waits for room. TasksError: it is closed; TaskBufferFullError: no room."""
         with self.changed:
-            if not self._has_room():
-                self.changed.wait_for(self._has_room, self._block_s)
+            room = self.changed.wait_for(self._has_room, self._block_s)
             if self.closed:
                 raise TasksError("The buffer is closed. Create tasks before its with block ends.")
-            if not self._has_room():
+            if not room:
                 raise TaskBufferFullError(self._capacity)
             self._waiting.append(row)
             self._taken += 1
@@ -294,10 +288,10 @@ class BufferQueue:
         """Return the rows that were not taken yet; nothing is tried again from now on."""
         with self.changed:
             self._given_up = True
-            rest = list(self._waiting)
+            left = list(self._waiting)
             self._waiting.clear()
             self.changed.notify_all()
-            return rest
+            return left
 
     def counts(self) -> BufferCounts:
         with self.changed:

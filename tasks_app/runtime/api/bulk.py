@@ -81,7 +81,7 @@ def run_bulk(
     by: str = "",
     registry: Registry = HANDLERS,
 ) -> Done | None:
-    """Go on with a bulk: the next ``first`` tasks, or all the rest. None: no such token.
+    """Go on with a bulk: the next ``first`` tasks, or all that are left. None: no such token.
 
     The model of the handler, from ``registry``, checks each edited payload.
 
@@ -116,7 +116,7 @@ def run_bulk(
 
 
 def transaction_of(engine: Engine) -> AbstractContextManager[Connection]:
-    """Begin a step of a bulk, or a look at what one would do."""
+    """Begin a step of a bulk, or a preview of one."""
     advice = "Pass a synchronous Engine: each step of a bulk is a transaction of its own."
     return checked_engine(engine, advice=advice).begin()
 
@@ -124,11 +124,7 @@ def transaction_of(engine: Engine) -> AbstractContextManager[Connection]:
 def checked(
     action: str, selection: dict[str, Any], patch: Mapping[str, Any] | None
 ) -> tuple[BulkAction, Amendment, Selection]:
-    """Return the action, what it makes of the tasks, and which tasks.
-
-    Raises:
-        InvalidSelectionError: they make no sense.
-    """
+    """Return the action, what it changes, and in which tasks; or raise InvalidSelectionError."""
     if action not in list(BulkAction):
         raise InvalidSelectionError(
             f"There is no bulk action {action!r:.40}. Known: {', '.join(BulkAction)}."
@@ -220,7 +216,7 @@ def _count(
 
 
 STAGES: tuple[int | None, ...] = (1, 10, None)
-"""None: all the rest."""
+"""None: all that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +251,7 @@ def requeue_errors(
     1 0
 
     Raises:
-        InvalidSelectionError: it is no fingerprint.
+        InvalidSelectionError: the fingerprint is invalid.
     """
     token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
 

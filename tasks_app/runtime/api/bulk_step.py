@@ -36,8 +36,8 @@ from tasks_app.pool.task_groups import lock_open_groups
 from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.large_values import large_values
 
 SHOWN = 1_000
 MOST_EDITED = 50
@@ -78,18 +78,13 @@ class Done:
 
 
 def read_opening(opening: OpenBulk) -> tuple[BulkAction, Amendment, Selection, SelectionLimits]:
-    """Return what a bulk is to do, and to what."""
     action = BulkAction(opening.action)
     change, chosen = parted(action, opening.what)
     return action, change, chosen, SelectionLimits(opening.at, opening.until)
 
 
 def parted(action: BulkAction, words: Mapping[str, Any]) -> tuple[Amendment, Selection]:
-    """Return what is made of the tasks, and which tasks.
-
-    Raises:
-        InvalidSelectionError: that makes no sense.
-    """
+    """Return what is changed, and in which tasks; or raise InvalidSelectionError."""
     made = {name: value for name, value in words.items() if name in AMENDMENT_FIELDS}
     which = {name: value for name, value in words.items() if name not in AMENDMENT_FIELDS}
     return parse_amendment(action, made), parse_selection(action, which)
@@ -202,11 +197,7 @@ class BulkStep:
 
 
 def edited_payload(found: SelectedTask, patch: Mapping[str, Any] | None, registry: Registry) -> str:
-    """Return a task's payload with the patch in it, checked by the model of its handler.
-
-    Raises:
-        InvalidSelectionError: the task stays as it is; names the reason, but no value.
-    """
+    """Return a task's payload with the patch; InvalidSelectionError: why not, without a value."""
     spec = registry.get(found.name)
     if spec is None:
         raise InvalidSelectionError("its handler is not known here")
@@ -218,4 +209,6 @@ def edited_payload(found: SelectedTask, patch: Mapping[str, Any] | None, registr
         raise InvalidSelectionError("its payload is too large to be edited")
     if token_of(payload) or spec.encrypted:  # the patch stands in the audit, not encrypted
         raise InvalidSelectionError("its payload is encrypted: edit it in the dashboard")
-    return check_patched_payload(found.name, apply_patch(payload, patch), spec, payload_limit())
+    return check_patched_payload(
+        found.name, apply_patch(payload, patch), spec, large_values().row_limit
+    )

@@ -45,7 +45,7 @@ def mark_error_known(
     True
 
     Raises:
-        InvalidSelectionError: it is no fingerprint.
+        InvalidSelectionError: the fingerprint is invalid.
     """
     fingerprint = _checked(fingerprint)
     with on_connection(session) as connection:
@@ -64,7 +64,7 @@ def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -
     False
 
     Raises:
-        InvalidSelectionError: it is no fingerprint.
+        InvalidSelectionError: the fingerprint is invalid.
     """
     fingerprint = _checked(fingerprint)
     with on_connection(session) as connection:
@@ -77,7 +77,7 @@ def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -
 def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
     """Give up to ``most`` errors of older code their fingerprints; return how many got one.
 
-    When there is none left, causes that are new are entered with their first sighting.
+    When none is left, new causes are recorded with the time of their first error.
 
     >>> while fill_fingerprints(session):
     ...     session.commit()

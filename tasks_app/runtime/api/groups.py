@@ -82,9 +82,7 @@ def create_group(
 def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Add tasks to a group; until the caller commits, no end of its members can be counted.
 
-    Raises:
-        InvalidTaskError: as create_group.
-        TasksError: the group is over or unknown: roll back.
+    Raises as create_group, and TasksError: the group is over or unknown: roll back.
     """
     check_many(tasks)
     ids = _members(session, ready(admitted_many(tasks)), group_id)

@@ -79,11 +79,7 @@ def list_limits(session: Sync) -> list[Limit]:
 def share_queue(
     session: Sync, queue: str, weights: Mapping[str, float] | None = None, *, by: str = ""
 ) -> None:
-    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1.
-
-    Raises:
-        InvalidTaskError: it is no queue's name, or a weight is not between 0.001 and 1000.
-    """
+    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1."""
     connection, given = connection_of(session), dict(weights or {})
     for key, weight in given.items():
         if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a typing error
@@ -131,6 +127,6 @@ def free_lock(
 
 
 def limit_lock(connection: Connection, resource: str, most: int | None, *, by: str = "") -> None:
-    """Say how many may hold a counted resource, whatever code says; None: as code says."""
+    """Set how many may hold a counted resource, over what code gives; None: as code gives."""
     locks.limit_resource(connection, resource, most)
     note(connection, "limit lock", {"resource": resource, "most": most}, who=by)

@@ -6,7 +6,6 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 log = quiet_logger(__name__)
 _LOGGED: set[str] = set()
-"""Names of which the log has said where their tasks go."""
+"""Names whose queue is in the log already."""
 _MOST_LOGGED = 1_000
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
@@ -102,7 +101,7 @@ def create_task(
 
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
-        its ``outcome`` says what became of that one.
+        its ``outcome`` is what became of that one.
 
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
@@ -190,7 +189,7 @@ def _create(session: Sync | Raw, rows: Sequence[TaskRow]) -> list[TaskId]:
 
 
 async def _acreate(session: Async | AsyncRaw, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    rows = await large_values().aside(ready, admitted)
+    rows = await large_values().off_loop(ready, admitted)
     if not is_async_raw(session):
         return await checked_async(session).run_sync(create_rows, rows)  # one change of greenlets
     async with (
@@ -218,11 +217,7 @@ def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
 
 
 def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
-    """Return the row that :func:`create_task` would insert; ``large``: :func:`ready` gets it.
-
-    Raises:
-        InvalidTaskError: it is refused.
-    """
+    """Return the row that :func:`create_task` would insert; ``large``: :func:`ready` gets it."""
     match new.task:
         case str():
             spec = HANDLERS.specs.get(new.task)
@@ -230,7 +225,8 @@ def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = _translated(new)
-    row = validate_task(new, spec, creation_limit() if large else payload_limit())
+    values = large_values()
+    row = validate_task(new, spec, values.payload_limit if large else values.row_limit)
     name = row.terms.name
     if (
         spec is None
@@ -256,12 +252,20 @@ def ready(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
         rows = traced_rows(rows)
     asks = HANDLERS.any_encrypts or encryption().patterns
     stored = sealed_rows(rows, HANDLERS.encrypted) if asks else rows
-    return large_values().beside(rows, stored) if creation_limit() > payload_limit() else stored
+    values = large_values()
+    if values.payload_limit == values.row_limit:
+        return stored
+    return [
+        values.outside(row, encrypted=row.payload is not plain.payload)
+        if values.has_large_payload(plain.payload)
+        else row
+        for plain, row in zip(rows, stored, strict=True)
+    ]
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
     """Return the rows of all; in a big call most tasks are like the one before."""
-    limit = creation_limit()
+    limit = large_values().payload_limit
     rows: list[TaskRow] = []
     like, terms = None, None
     for place, new in enumerate(tasks):
@@ -297,21 +301,3 @@ def _translated(new: NewTask) -> tuple[NewTask, HandlerSpec | None]:
     of_payload = isinstance(new.task, dict | list)
     missing = ", as a payload is: the session comes first, and is missing" if of_payload else ""
     raise InvalidTaskError("task", f"is of type {type(new.task).__name__}{missing}", allowed)
-
-
-@cache
-def payload_limit() -> int:
-    """In bytes, of a payload that stands in its row."""
-    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
-
-    return load_settings().payload_limit
-
-
-@cache
-def creation_limit() -> int:
-    """In bytes, of the payload of a new task; above the other one it is kept outside of the row."""
-    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
-
-    settings = load_settings()
-    in_row = settings.payload_limit
-    return max(in_row, settings.large_limit) if settings.large_values else in_row

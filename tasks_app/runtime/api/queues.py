@@ -36,13 +36,13 @@ def change_queue(
         InvalidTaskError: a setting is invalid.
     """
     connection = connection_of(session)
-    said = check_queue_options(options)
+    checked = check_queue_options(options)
     known = rows.calendars(connection)
-    for window in said.get("windows", ()):
+    for window in checked.get("windows", ()):
         if window.calendar is not None and window.calendar not in known:
             allowed = f"a calendar that set_calendar made: {', '.join(known) or 'none yet'}"
             raise InvalidTaskError("options.windows", f"name {window.calendar!r}", allowed)
-    rows.change_queue(connection, check_queue(queue), said)
+    rows.change_queue(connection, check_queue(queue), checked)
     note(connection, "queue change", {"queue": queue, "changed": sorted(options)}, who=by)
     return get_queue(session, queue)
 
@@ -54,7 +54,7 @@ def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
     False
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: a queue cannot have this name.
     """
     before = get_queue(session, check_queue(queue))
     if before is None or not before.has_rules:
@@ -71,8 +71,7 @@ def get_queue(session: Sync, queue: str) -> Queue | None:
     >>> get_queue(session, "mails").reason
     'mail server is away'
     """
-    found = (each for each in list_queues(session) if each.queue == queue)
-    return next(found, None)
+    return next((each for each in list_queues(session) if each.queue == queue), None)
 
 
 def list_queues(session: Sync) -> list[Queue]:
@@ -120,8 +119,8 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
         ("schedule", scheduling.schedules_of_calendar(connection, name)),
     ):
         if users:
-            said = f"is named by {what} {', '.join(users)}"
-            raise InvalidTaskError("name", said, "a calendar that none names")
+            used = f"is named by {what} {', '.join(users)}"
+            raise InvalidTaskError("name", used, "a calendar that none names")
     removed = rows.remove_calendar(connection, name)
     if removed:
         note(connection, "calendar remove", {"calendar": name}, who=by)
@@ -155,12 +154,16 @@ def pause_queue(
     True
 
     Raises:
-        InvalidTaskError: it is no queue's name, or the end is no instant.
+        InvalidTaskError: a queue cannot have this name, or the end is not in the future.
     """
     if resume_at is not None and resume_in is not None:
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
     at = None if resume_at is None else check_instant("resume_at", resume_at)
-    connection, span = connection_of(session), _span(resume_in)
+    connection = connection_of(session)
+    try:
+        span = None if resume_in is None else parse_duration(resume_in)
+    except ValueError as error:
+        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None
     if (at is not None and at <= database_now(connection)) or span == timedelta(0):
         raise InvalidTaskError("resume_at", "is over", "an instant of the future")
     changed = pause(connection, queue, reason, resume_at=at, resume_in=span)
@@ -180,7 +183,7 @@ def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     ['mails']
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: a queue cannot have this name.
     """
     connection = connection_of(session)
     resumed = resume(connection, queue)
@@ -198,12 +201,3 @@ aremove_calendar: Final = made_async(remove_calendar)
 alist_calendars: Final = made_async(list_calendars)
 apause_queue: Final = made_async(pause_queue)
 aresume_queue: Final = made_async(resume_queue)
-
-
-def _span(value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None

@@ -109,7 +109,7 @@ def explain_task(
 ) -> Explanation:
     """Say why a task does not run, or what became of it. It reads little and changes nothing.
 
-    ``settings`` say for how long a silent worker counts as living; by default they come from the
+    ``settings`` hold for how long a silent worker counts as living; by default they come from the
     environment.
 
     >>> pause_queue(session, "default", "mail server is away")
@@ -148,7 +148,7 @@ def explain_task(
 
 
 def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Cancelled:
-    """Cancel a pending task at once; tell a running one, which then does not run again.
+    """Cancel a pending task at once; ask a running one to stop, and do not run it again.
 
     >>> print(cancel_task(session, task_id, by="anna", why="ordered twice"))
     cancelled
@@ -284,7 +284,7 @@ class _Waits:
         self._pauses = pauses(self._span.total_seconds())
 
     def next_s(self, task: Task | None) -> float:
-        """Return the seconds until the next look at a task that is not over."""
+        """Return the seconds until the next read of a task that is not over."""
         if task is None:
             raise UnknownTaskError(self._task_id)
         for pause_s in self._pauses:

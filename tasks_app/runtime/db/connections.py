@@ -121,7 +121,6 @@ def writing_connection_of(session: Sync) -> Connection:
 
 
 def checked_engine(engine: object, *, advice: str) -> Engine:
-    """Return the Engine."""
     if not isinstance(engine, Engine):
         raise InvalidConnectionError(f"{shown(engine)} isn't an Engine. {advice}")
     return engine
@@ -136,7 +135,6 @@ def is_async_session(session: object) -> bool:
 
 
 def checked_async(session: Async) -> AsyncSession | AsyncConnection:
-    """Return the AsyncSession or AsyncConnection."""
     whole: AsyncSession | AsyncConnection = unwrapped(session)
     if not is_async_session(whole):
         raise InvalidConnectionError(

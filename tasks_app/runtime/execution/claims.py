@@ -209,7 +209,7 @@ class Poller:
         self._admission.wake_after_runs()
         began = time.monotonic()
         taken = self._of_queues(queues, most, claimer, exclusive=exclusive)
-        self.backoffs[claimer].looked(began, found=taken)
+        self.backoffs[claimer].polled(began, found=taken)
         return taken
 
     def _of_queues(

@@ -31,7 +31,7 @@ from tasks_app.runtime.scan import QueuePositions, ScanPosition, ScanResult, tri
 log = quiet_logger(__name__)
 Served: TypeAlias = "dict[str, ServedQueue]"
 # Where a pass from the front of the index takes 0.1 s, such passes get a fifth of the time.
-FRONT = scan.Pace(0.1, 4, scan.LONGEST_REST_S)
+FRONT = scan.Pace(0.1, 4, scan.LONGEST_PAUSE_S)
 # A pass reads at most this many times more rows than the last messages held: where tasks are slow
 # and each makes a message, it need not read thousands.
 REACH = 4

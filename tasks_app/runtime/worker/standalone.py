@@ -178,7 +178,7 @@ class StandaloneWorker:
         if taken:
             self._fruitless.forget()
         elif noticed:
-            self._pause_s = self._fruitless.rest_after(time.monotonic() - self._claimed_at)
+            self._pause_s = self._fruitless.pause_after(time.monotonic() - self._claimed_at)
         return taken
 
     def _is_hopeless(self, error: SQLAlchemyError) -> bool:

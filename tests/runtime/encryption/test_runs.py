@@ -137,13 +137,13 @@ def test_an_error_is_its_class_and_place(
         def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
             raise ValueError(f"{next(words)} {payload['card']}")
 
-    from tasks_app.runtime.api.producer import payload_limit
+    from tasks_app.runtime.large_values import large_values
 
-    payload_limit.cache_clear()
+    large_values.cache_clear()
     task_id = bench.create(payload={"card": CANARY, "more": _noise(length)})
     configure(encrypted_tasks="")
     bench.drain(**KEYS, transitions="all")
-    payload_limit.cache_clear()
+    large_values.cache_clear()
 
     task, attempts = bench.task(task_id), bench.attempts(task_id)
     assert (task.state, task.error) == ("FAILED", "ValueError: encrypted")

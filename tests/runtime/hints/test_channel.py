@@ -138,7 +138,7 @@ def silent(line: Line, hinter: HintSender) -> None:
 
 def deep(line: Line, hinter: HintSender) -> None:
     line.depths = hint_sender.DEEP
-    for n in range(hint_sender.LOOK_EVERY):
+    for n in range(hint_sender.READ_DEPTH_EVERY):
         offer(hinter, n)
     line.depths = 0
 
@@ -187,10 +187,10 @@ def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     hinter: HintSender, line: Line
 ) -> None:
     line.depths = hint_sender.DEEP
-    for n in range(1, 2 * hint_sender.LOOK_EVERY):
+    for n in range(1, 2 * hint_sender.READ_DEPTH_EVERY):
         offer(hinter, n)
-    assert len(line.started) == hint_sender.LOOK_EVERY - 1
-    assert hinter.counts.silent == hint_sender.LOOK_EVERY
+    assert len(line.started) == hint_sender.READ_DEPTH_EVERY - 1
+    assert hinter.counts.silent == hint_sender.READ_DEPTH_EVERY
 
 
 def test_many_at_once_and_those_of_several_queues_go_the_other_way(

@@ -450,18 +450,18 @@ class TestTheHinter:
     ) -> None:
         clock = Clock()
         hinter = HintSender(lambda: ear, clock=clock)
-        for n in range(line_room.LOOK_EVERY - 1):
+        for n in range(line_room.READ_DEPTH_EVERY - 1):
             offer(hinter, n)
         assert ear.looks == 1
         ear.depths["q"] = line_room.DEEP
-        offer(hinter, line_room.LOOK_EVERY - 1)
+        offer(hinter, line_room.READ_DEPTH_EVERY - 1)
         assert ear.looks == 2  # behind the message that went out
         offer(hinter, 100)
         offer(hinter, 101)
         offer(hinter, 102, "other")
 
         assert ear.looks == 3
-        assert ear.ids == [*range(line_room.LOOK_EVERY), 102]
+        assert ear.ids == [*range(line_room.READ_DEPTH_EVERY), 102]
         assert hinter.counts.silent == 2
         clock.now += line_room.DEEP_SILENCE_S
         offer(hinter, 103)

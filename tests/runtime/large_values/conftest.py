@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.api.producer import creation_limit, payload_limit
 from tasks_app.runtime.encryption.encryption import encryption
 from tasks_app.runtime.large_values import large_values
 from tests.runtime.bench import Bench
@@ -18,7 +17,7 @@ BIG = {"text": "x" * 100_000}
 
 
 def _forget() -> None:
-    for each in (creation_limit, payload_limit, large_values, encryption):
+    for each in (large_values, encryption):
         each.cache_clear()
 
 

@@ -19,7 +19,7 @@ from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.leader import dispatcher
 from tasks_app.runtime.run_times import FASTEST_S, FEW_RUNS, RunTimeReport
 from tasks_app.runtime.scan import (
-    LONGEST_REST_S,
+    LONGEST_PAUSE_S,
     EmptyPollBackoff,
     Pace,
     PollPaces,
@@ -301,7 +301,7 @@ def test_the_next_whole_one_is_never_far(clock_of_passes: Watch) -> None:
     passes = ScanPasses(clock=clock_of_passes)
     for _ in range(2):
         clock_of_passes.read(passes, 20.0, found=500)
-    clock_of_passes.now += LONGEST_REST_S - 0.1
+    clock_of_passes.now += LONGEST_PAUSE_S - 0.1
     assert clock_of_passes.read(passes, 0.0, found=500) == GOES_ON
     clock_of_passes.now += 0.2
     assert clock_of_passes.read(passes, 0.0, found=500) == WHOLE
@@ -320,7 +320,7 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(
 
 
 def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(bench: Bench) -> None:
-    rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_REST_S))
+    rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_PAUSE_S))
     bench.succeeding()
     executor = bench.child(claim_size=5, paces=rarely).executor
     ids = [bench.create() for _ in range(25)]
@@ -346,7 +346,7 @@ class WatchThrottle(Clock):
         """Look; return for how long the backoff lasts then."""
         began = self.now
         self.now += took_s
-        backoff.looked(began, found=found)
+        backoff.polled(began, found=found)
         ended, rest_s = self.now, 0.0
         while backoff.lasts:
             rest_s += 0.01

@@ -227,7 +227,7 @@ def test_where_the_front_is_slow_to_read_some_passes_look_for_new_rows_only(
     scene.dispatcher.run_once()
     assert memory.take() == [new]
     bench.sql(f"{CLAIM} WHERE id = :id", id=new)
-    clock.now += FRONT.longest_rest_s
+    clock.now += FRONT.longest_pause_s
     scene.dispatcher.run_once()
     assert memory.ids() == [late]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan import LONGEST_REST_S, MARGIN_S, Pace, PollPaces, ScanPosition
+from tasks_app.runtime.scan import LONGEST_PAUSE_S, MARGIN_S, Pace, PollPaces, ScanPosition
 from tests.clock import Clock, until
 from tests.runtime.bench import Bench
 
@@ -76,7 +76,7 @@ def test_the_next_whole_pass_is_never_far(clock: Watch) -> None:
     front = ScanPosition(clock=clock)
     clock.read(front, 20.0)
     clock.read(front, 20.0)
-    clock.now += LONGEST_REST_S - 0.1
+    clock.now += LONGEST_PAUSE_S - 0.1
     assert clock.read(front, 0.0) is not None
     clock.now += 0.2
     assert clock.read(front, 0.0) is None
@@ -94,8 +94,8 @@ class WatchedPosition(ScanPosition):
         return self.asked[-1]
 
 
-def all_slow(longest_rest_s: float) -> Pace:
-    return Pace(0.0, 1_000_000, longest_rest_s)
+def all_slow(longest_pause_s: float) -> Pace:
+    return Pace(0.0, 1_000_000, longest_pause_s)
 
 
 @pytest.mark.test_all
