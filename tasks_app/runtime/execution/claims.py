@@ -21,6 +21,7 @@ from tasks_app.pool.flow_control.order_and_limits import find_gated_tasks
 from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claim_unhindered, still_pending
 from tasks_app.pool.runs.leases import release_token
 from tasks_app.pool.runs.settle import settle_nothing
+from tasks_app.runtime import scan
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_refused
 from tasks_app.runtime.execution.in_flight import InFlight
@@ -29,7 +30,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
-from tasks_app.runtime.scan import PACES, EmptyPollBackoff, PollPaces, ScanPasses
+from tasks_app.runtime.scan import EmptyPollBackoff, ScanPasses
 from tasks_app.runtime.scoreboard import Slot
 
 log = quiet_logger(__name__)
@@ -189,11 +190,11 @@ class Poller:
         self._fair: set[str] = set()
         self._fair_until = 0.0
         self._turn = 0
-        self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(parts.paces))
+        self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(scan.PACES))
         self._gates_at: dict[tuple[str, ...], float] = {}
         """When those that gates stand before have their next turn, for each set of names."""
         self.kinds = tuple(k for k in (claimant.asynchronous, claimant.plain) if k.names)
-        self.backoffs = {kind: EmptyPollBackoff(parts.paces.empty) for kind in self.kinds}
+        self.backoffs = {kind: EmptyPollBackoff(scan.PACES.empty) for kind in self.kinds}
 
     def begin_at_the_front(self) -> None:
         self._passes.clear()
@@ -400,4 +401,3 @@ class ChildParts:
     slot: Slot  # the child's record for its parent and its siblings
     inflight: InFlight
     admission: AdmissionControl
-    paces: PollPaces = PACES

@@ -194,7 +194,7 @@ def write_of(query: Any, parameters: Any) -> Write:
             "Send statements of SQLAlchemy through ctx.session or ctx.connection."
         )
     if "\0" in query:
-        raise ValueError("The text of ctx.write has a NUL, which SQL cannot hold. Take it out.")
+        raise ValueError("The text of ctx.write has a NUL in it, which SQL cannot hold. Remove it.")
     if ends_transaction(query):
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
