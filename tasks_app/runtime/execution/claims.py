@@ -60,7 +60,7 @@ class Claimant:
             sqlalchemy.exc.DBAPIError: the reply never came, and what it may have taken is given
                 back by its token. Or there is no connection to run it on.
         """
-        self._secure()
+        self._ensure_connections()
         token, began = uuid4(), time.monotonic()
         try:
             claimed = ask(token)
@@ -75,18 +75,18 @@ class Claimant:
             self._inflight.receive(claimed, began + self._lease.total_seconds())
         return claimed
 
-    def _secure(self) -> None:
-        """Claim nothing without a connection to run it on.
+    def _ensure_connections(self) -> None:
+        """Raise SQLAlchemyError without a connection to run tasks on.
 
-        A child that holds no task leaves its own connections to the others. Otherwise, at the
-        server's limit, each child would keep one and none would get a second.
+        Then a child that holds no task leaves its own to the others. Otherwise, at the server's
+        limit, each child would keep one and none would get a second.
         """
         try:
-            self._database.secure()
+            self._database.ensure_connections()
         except SQLAlchemyError as error:
             log.warning("nothing is claimed, no connection is available: %s", first_line(error))
             if self._inflight.empty:
-                self._database.spare()
+                self._database.close_idle()
             raise
 
 
@@ -151,23 +151,23 @@ class Fetcher:
     def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         now = time.monotonic()
         if now < self.hindered_until:
-            return self._the_long_way(ids, token)
+            return self._claim_long(ids, token)
         with self._database.single() as connection:
             claimed = claim_unhindered(connection, ids, self._claimant.every, token)
         if not claimed:
-            claimed = self._the_long_way(ids, token)
+            claimed = self._claim_long(ids, token)
             if claimed:
                 self.hindered_until = now + HINDERED_S
         return claimed
 
-    def _the_long_way(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
-        claimed = self._with_or_without_gates(ids, token)
+    def _claim_long(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        claimed = self._claim_gated_or_not(ids, token)
         if not claimed:  # none of the kind that the last message was of
             self._gated = not self._gated
-            claimed = self._with_or_without_gates(ids, token)
+            claimed = self._claim_gated_or_not(ids, token)
         return claimed
 
-    def _with_or_without_gates(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+    def _claim_gated_or_not(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         if self._gated:
             return self._admission.claim(ids, self._claimant.every, token)
         with self._database.single() as connection:

@@ -350,8 +350,8 @@ class WakeUps:
             self.hears = True
             try:
                 with self._mutex:
-                    for woken in self._waiting.values():  # of notices before
-                        woken.set()
+                    for waiter in self._waiting.values():  # of notices before
+                        waiter.set()
                 while not self._ends():
                     for token in read_wake_ups(connection, ROUND_S):
                         if (woken := self._waiting.get(token)) is not None:
