@@ -207,7 +207,7 @@ class Database:
             "pool_size": size,
             "max_overflow": overflow,
             "pool_use_lifo": True,  # the one used last is warm
-            "pool_pre_ping": False,  # only idle ones are asked: see connection_liveness
+            "pool_pre_ping": False,  # only idle ones are pinged: see lending
             "connect_args": self._arguments(settings),
         }
 

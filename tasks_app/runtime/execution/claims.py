@@ -161,13 +161,13 @@ class Fetcher:
         return claimed
 
     def _claim_long(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
-        claimed = self._claim_gated_or_not(ids, token)
+        claimed = self._with_or_without_gates(ids, token)
         if not claimed:  # none of the kind that the last message was of
             self._gated = not self._gated
-            claimed = self._claim_gated_or_not(ids, token)
+            claimed = self._with_or_without_gates(ids, token)
         return claimed
 
-    def _claim_gated_or_not(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+    def _with_or_without_gates(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         if self._gated:
             return self._admission.claim(ids, self._claimant.every, token)
         with self._database.single() as connection:
