@@ -31,12 +31,8 @@ from tasks_app.runtime.execution.claims import claimer_of
 from tasks_app.runtime.execution.completion import FailurePolicy
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.settler import notices_of
+from tasks_app.runtime.flow_control import breakers
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.flow_control.breakers import (
-    DependencyReport,
-    advance_breakers,
-    bring_in_breakers,
-)
 from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
@@ -216,13 +212,13 @@ class TransactionDrain:
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)
         self._admission = AdmissionControl(database)
-        self._calls = DependencyReport(database, self._invocation.dependencies)
+        self._calls = breakers.DependencyReport(database, self._invocation.dependencies)
         self._locks = LocksOfChild(settings, database, self._write)
         self._claimer = claimer_of("tasks_app.testing", settings.lease, registry)
 
     def run(self) -> None:
         bring_in_schedules(self._database, self._registry)
-        bring_in_breakers(self._database, self._registry)
+        breakers.bring_in_breakers(self._database, self._registry)
         runs = Counter[int]()
         while (task := self._claimed() or self._claimed_later()) is not None:
             runs[task.task_id] += 1
@@ -246,7 +242,7 @@ class TransactionDrain:
 
     def _claimed_later(self) -> ClaimedTask | None:
         """Claim when all is done that a leader does in between."""
-        advance_breakers(self._database)
+        breakers.advance_breakers(self._database)
         Scheduler(self._database).run_once()
         Rescuer(self._settings, self._database).run_once()
         Sweeper(self._database).run_once()

@@ -20,7 +20,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.run_times import HOLD_S
-from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
+from tasks_app.runtime.scan import ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
@@ -96,7 +96,6 @@ class Bench:
         threads: int = 1,
         extra_threads: int = 0,
         together: bool = True,
-        paces: PollPaces = PACES,
         **options: Any,
     ) -> Child:
         """Make a child, start its housekeeper; ``together``: at first it claims ten at a time."""
@@ -108,7 +107,6 @@ class Bench:
             node="test",
             threads=threads,
             extra_threads=extra_threads,
-            paces=paces,
         )
         self.children.append(child)
         for path, value in self.tuning.items():
@@ -125,12 +123,11 @@ class Bench:
         self,
         *,
         concurrency: int = 1,
-        paces: PollPaces = PACES,
         front: ScanPosition | None = None,
         **options: Any,
     ) -> StandaloneWorker:
         """Make a worker without a broker, its child started."""
-        child = self.child(extra_threads=concurrency - 1, paces=paces, **options)
+        child = self.child(extra_threads=concurrency - 1, **options)
         names = set(self.registry.names)
         return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
 

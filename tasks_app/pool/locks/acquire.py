@@ -23,7 +23,7 @@ _WANTED = """
             CAST(:most AS integer[])) AS w(resource, mode, most)
         LIMIT cardinality(CAST(:resources AS text[])))
 """
-_OPEN_UP = text(f"""
+_INSERT_RESOURCES = text(f"""
     INSERT INTO {LOCK} (resource)
     SELECT w.resource FROM unnest(CAST(:resources AS text[])) AS w(resource)
     ORDER BY w.resource COLLATE "C" ON CONFLICT DO NOTHING""")
@@ -157,7 +157,7 @@ def insert_resources(connection: Connection, ask: LockRequest) -> None:
     """Insert the rows of resources that were never requested before."""
     # In its own transaction: a caller that locked some rows and inserted others would lock them
     # out of order.
-    connection.execute(_OPEN_UP, {"resources": ask.resources})
+    connection.execute(_INSERT_RESOURCES, {"resources": ask.resources})
 
 
 def acquire(

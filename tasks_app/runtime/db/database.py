@@ -78,7 +78,7 @@ class Database:
         with self._connect() as connection, connection.begin():
             yield connection
 
-    def secure(self) -> None:
+    def ensure_connections(self) -> None:
         """If a connection was refused, get one for handlers beside one of ours, into the pools.
 
         A child that claims without them holds tasks that it cannot run.
@@ -145,7 +145,7 @@ class Database:
             return True
         return False
 
-    def spare(self) -> None:
+    def close_idle(self) -> None:
         """Close what is idle; what is in use returns to the same pool."""
         self._clear_hand()
         self._fresh()
@@ -207,7 +207,7 @@ class Database:
             "pool_size": size,
             "max_overflow": overflow,
             "pool_use_lifo": True,  # the one used last is warm
-            "pool_pre_ping": False,  # only idle ones are asked: see connection_liveness
+            "pool_pre_ping": False,  # only idle ones are pinged: see lending
             "connect_args": self._arguments(settings),
         }
 

@@ -23,8 +23,7 @@ class Remedy(StrEnum):
     REPEAT = "repeat"
     """Try again after a pause: it passes, as a deadlock does, or an operator removes the cause,
     such as a missing privilege."""
-    SPARE = "spare"
-    """The same, and no task is charged: the database is unavailable to all."""
+    SPARE = "spare"  # the same, and no task is charged: the database is unavailable to all
     REPLACE = "replace"
     """The values can never be stored: write in their place that they could not be."""
 

@@ -41,8 +41,7 @@ class RunTransaction:
         self._taking = Lock()
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
-        self._had: set[HandlerConnection] = set()
-        """The connections that it was lent."""
+        self._had: set[HandlerConnection] = set()  # the connections that it was lent
         self._writes: list[Write] = []
         self._over = False
 
@@ -256,8 +255,7 @@ NESTED = (
 class Access(Protocol):
     """What a handler sees of its transaction."""
 
-    is_async: bool
-    """Whether what it does has to be awaited."""
+    is_async: bool  # whether what it does has to be awaited
 
     @property
     def session(self) -> Any:

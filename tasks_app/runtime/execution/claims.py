@@ -21,6 +21,7 @@ from tasks_app.pool.flow_control.order_and_limits import find_gated_tasks
 from tasks_app.pool.runs.claim import Claimer, Claims, claim, claim_next, still_pending
 from tasks_app.pool.runs.leases import release_token
 from tasks_app.pool.runs.settle import settle_nothing
+from tasks_app.runtime import scan
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_refused
 from tasks_app.runtime.execution.in_flight import InFlight
@@ -29,7 +30,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_claim
-from tasks_app.runtime.scan import PACES, EmptyPollBackoff, PollPaces, ScanPasses
+from tasks_app.runtime.scan import EmptyPollBackoff, ScanPasses
 from tasks_app.runtime.scoreboard import Slot
 
 log = quiet_logger(__name__)
@@ -59,7 +60,7 @@ class Claimant:
             sqlalchemy.exc.DBAPIError: the reply never came, and what it may have taken is given
                 back by its token. Or there is no connection to run it on.
         """
-        self._secure()
+        self._ensure_connections()
         token, began = uuid4(), time.monotonic()
         try:
             claimed = ask(token)
@@ -74,18 +75,18 @@ class Claimant:
             self._inflight.receive(claimed, began + self._lease.total_seconds())
         return claimed
 
-    def _secure(self) -> None:
-        """Claim nothing without a connection to run it on.
+    def _ensure_connections(self) -> None:
+        """Raise SQLAlchemyError without a connection to run tasks on.
 
-        A child that holds no task leaves its own connections to the others. Otherwise, at the
-        server's limit, each child would keep one and none would get a second.
+        Then a child that holds no task leaves its own to the others. Otherwise, at the server's
+        limit, each child would keep one and none would get a second.
         """
         try:
-            self._database.secure()
+            self._database.ensure_connections()
         except SQLAlchemyError as error:
             log.warning("nothing is claimed, no connection is available: %s", first_line(error))
             if self._inflight.empty:
-                self._database.spare()
+                self._database.close_idle()
             raise
 
 
@@ -150,16 +151,16 @@ class Fetcher:
     def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         now = time.monotonic()
         if now < self.hindered_until:
-            return self._the_long_way(ids, token)
+            return self._claim_long(ids, token)
         with self._database.single() as connection:
             claimed = claim(connection, ids, self._claimant.every, token, Claims.UNHINDERED)
         if not claimed:
-            claimed = self._the_long_way(ids, token)
+            claimed = self._claim_long(ids, token)
             if claimed:
                 self.hindered_until = now + HINDERED_S
         return claimed
 
-    def _the_long_way(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+    def _claim_long(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         claimed = self._with_or_without_gates(ids, token)
         if not claimed:  # none of the kind that the last message was of
             self._gated = not self._gated
@@ -189,11 +190,11 @@ class Poller:
         self._fair: set[str] = set()
         self._fair_until = 0.0
         self._turn = 0
-        self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(parts.paces))
+        self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(scan.PACES))
         self._gates_at: dict[tuple[str, ...], float] = {}
         """When those that gates stand before have their next turn, for each set of names."""
         self.kinds = tuple(k for k in (claimant.asynchronous, claimant.plain) if k.names)
-        self.backoffs = {kind: EmptyPollBackoff(parts.paces.empty) for kind in self.kinds}
+        self.backoffs = {kind: EmptyPollBackoff(scan.PACES.empty) for kind in self.kinds}
 
     def begin_at_the_front(self) -> None:
         self._passes.clear()
@@ -400,4 +401,3 @@ class ChildParts:
     slot: Slot  # the child's record for its parent and its siblings
     inflight: InFlight
     admission: AdmissionControl
-    paces: PollPaces = PACES

@@ -67,7 +67,9 @@ class InFlight:
         self._first_finished_at: float | None = None
         self._outage_until = 0.0
         self.back_at = 0.0  # when the last claim that went back for a while is due again
-        self.pending_writes = PendingWrites()  # what others left to the housekeeper
+        self.pending_writes = (
+            PendingWrites()
+        )  # the housekeeper repeats them until they are answered
         self.stopping = threading.Event()  # set: start nothing more
         self.stop_requested_at: float | None = None
         """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
@@ -81,7 +83,7 @@ class InFlight:
     def _move(self, claim: HeldClaim, event: ClaimEvent) -> bool:
         """Change the state of a claim, under the mutex; False: the table has no such move.
 
-        Where the table has None, the caller takes the claim off ``_claims``.
+        If the table has None, the caller takes the claim out of ``_claims``.
         """
         try:
             after = CLAIM_TRANSITIONS[claim.state, event]
@@ -329,12 +331,11 @@ class InFlight:
     # What the housekeeper calls
 
     def write_later(self, pending_write: PendingWrite) -> None:
-        """Hand a write to the housekeeper, which repeats it until it is answered."""
         self.pending_writes.add(pending_write)
         self.housekeeper_wake.set()
 
     def held(self) -> list[Fence]:
-        """Return the fences to renew: everything that this child still answers for."""
+        """Return the fences to renew: all that this child is still responsible for."""
         with self._mutex:
             return list(self._claims)
 
@@ -451,7 +452,7 @@ class InFlight:
             self.startable.notify_all()
 
     def disown(self, *, committing: bool = False) -> list[ClaimedTask]:
-        """Take runs away from their threads, for ever; those that commit only if told so."""
+        """Take runs away from their threads for good, those that commit only if ``committing``."""
         with self._mutex:
             claims = self._running_claims() if committing else list(self._in[RUNNING])
             for claim in claims:

@@ -66,17 +66,8 @@ def notices_at_start() -> list[str]:
 if not _NEEDED.works:
     raise ConfigurationError(f"{_NEEDED.fact}. {_NEEDED.advice}")
 
-from psycopg import Cursor, generators  # noqa: E402  they are checked before
+from psycopg import Cursor  # noqa: E402  they are checked before
+from psycopg import generators as generators  # noqa: E402, PLC0414
 
 IS_PSYCOPG_3_2 = not hasattr(Cursor, "set_result")
 """Its series is closed, so that private names of it stay as they are."""
-
-__all__ = [
-    "BELOW",
-    "IS_PSYCOPG_3_2",
-    "LATE_WRITES",
-    "SHARED_SESSIONS",
-    "examine",
-    "generators",
-    "notices_at_start",
-]

@@ -97,10 +97,8 @@ class RunEnd:
 
     settlement: Settlement | None = None
     """The outcome that commits with it; None: none, because the run goes on."""
-    writes: Sequence[Write] = ()
-    """Statements of the handler that were not sent yet."""
-    called: list[GroupCallback] = field(default_factory=list)
-    """Callbacks of groups that it created."""
+    writes: Sequence[Write] = ()  # statements of the handler that were not sent yet
+    called: list[GroupCallback] = field(default_factory=list)  # callbacks of groups that it created
     stands: bool = False
     """Whether a run's own COMMIT was answered: an error after it changes nothing."""
 
@@ -117,16 +115,12 @@ class EndsRuns:
     """What a connection of psycopg's does to end runs."""
 
     pgconn: PGconn
-    is_spoiled = False
-    """Whether something stays in the session that the next run would see."""
-    needs_check = False
-    """Whether it was used since the session was last checked for leftovers."""
+    is_spoiled = False  # whether something stays in the session that the next run would see
+    needs_check = False  # whether it was used since the session was last checked for leftovers
     sent_unproven = False
     """Whether a late write of unknown kind was sent, which may have dropped what is prepared."""
-    resets = True
-    """Whether what its handler has set is taken back."""
-    names: set[bytes]
-    """Names of the statements that are prepared in this session."""
+    resets = True  # whether what its handler has set is taken back
+    names: set[bytes]  # names of the statements that are prepared in this session
 
     @property
     def keeps_statements(self: Any) -> bool:

@@ -122,7 +122,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
         if is_out:
             self.lock.release()
 
-    def leave(self) -> None:
+    def end_use(self) -> None:
         """End a run's use of it: roll back, and check what stays in the session.
 
         Behind a pooler it would check another session.

@@ -73,31 +73,22 @@ class RunDriver(EndsRuns):
 
     permit: RunEnd | None = None
     """What the next COMMIT may take along; None: it is a handler's, and refused."""
-    refused = False
-    """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
-    fence: Fence | None = None
-    """Of its run."""
-    ended = False
-    """Whether the handler ended a transaction here."""
-    answered = False
-    """Whether the server answered this run."""
-    unread = False
-    """Whether the answer to a BEGIN was not read yet."""
+    refused = False  # whether the handler tried to COMMIT: SQLAlchemy rolls back after that
+    fence: Fence | None = None  # of its run
+    ended = False  # whether the handler ended a transaction here
+    answered = False  # whether the server answered this run
+    unread = False  # whether the answer to a BEGIN was not read yet
     _broken_by = "one of its statements failed"
     """The server's message about the last error that may have broken a transaction."""
     _owner: Any = None
     """The thread, or asyncio's task, that ends the run: from then on no other may use it."""
-    _was_open = False
-    """Whether a transaction was open after the last step."""
+    _was_open = False  # whether a transaction was open after the last step
     _over = False
-    _ends = False
-    """Whether the executor is ending it."""
+    _ends = False  # whether the executor is ending it
     _mutable: tuple[str, ...]
-    _began = False
-    """Whether the current step began a transaction."""
+    _began = False  # whether the current step began a transaction
     _has_set = False
-    _template: dict[str, Any]
-    """What psycopg and SQLAlchemy keep of the connection while it is new."""
+    _template: dict[str, Any]  # what psycopg and SQLAlchemy keep of the connection while it is new
 
     def save_template(self: Any) -> None:
         """Save the state of a new connection; prepared statements stay with the session."""

@@ -58,7 +58,7 @@ def _reset(driver: HandlerConnection, _entry: Any, state: PoolResetState) -> Non
     with suppress(psycopg.Error):  # then needs_check stays, and it is closed
         driver.break_off()
         if driver.needs_check:
-            driver.leave()
+            driver.end_use()
 
 
 def _hand_over(driver: HandlerConnection | None, entry: Any) -> None:
@@ -93,7 +93,7 @@ class Losses:
         """When the server refused one because it had none left, and did not just stop or start."""
         self.short: bool = False
         """Whether the server refused a connection, and has not given the two that a child needs
-        since (``Database.secure``)."""
+        since (``Database.ensure_connections``)."""
 
     def watch(self, engine: Engine) -> None:
         """Let an engine lend no connection that died while it was idle, and note what it loses."""

@@ -30,14 +30,10 @@ from tasks_app.runtime.handler_db.handler_connections import HandlerConnection, 
 from tasks_app.runtime.handler_db.handler_driver import NO_CONNECTION
 
 T = TypeVar("T")
-CANCELLED_S = 5.0
-"""How long the server may take to accept the cancellation of a statement."""
-_READS, _WRITES = 1, 2
-"""Bits of what psycopg waits for, and of what it is told to be ready."""
-_ROUNDS = 2
-"""How often other runs go on before the loop is asked to watch a socket."""
-_INTERVAL_S = 0.1
-"""Without one psycopg asks again at once, and keeps the loop busy."""
+CANCELLED_S = 5.0  # how long the server may take to accept the cancellation of a statement
+_READS, _WRITES = 1, 2  # bits of what psycopg waits for, and of what it is told to be ready
+_ROUNDS = 2  # how often other runs go on before the loop is asked to watch a socket
+_INTERVAL_S = 0.1  # without one psycopg asks again at once, and keeps the loop busy
 _DIALECT = "tasks_app_loop"
 _OUTSIDE = (
     "The connection of an async handler waits in its event loop. "

@@ -28,10 +28,8 @@ ENDING_TAGS = frozenset({"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSA
 """Command tags of what shows that a transaction was ended."""
 UNDER_OWN = "_tasks_app_under_own_settings"
 """The attribute of an error that says whether its handler had SET something before."""
-_BEGINNING = 300
-"""Characters at the beginning of a statement that are searched for keywords."""
-_SEARCHED = 10_000
-"""Characters that are searched for comments before that."""
+_BEGINNING = 300  # characters at the beginning of a statement that are searched for keywords
+_SEARCHED = 10_000  # characters that are searched for comments before that
 _ENDS = re.compile(
     r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE,
@@ -93,15 +91,8 @@ if LATE_WRITES.works:
     from psycopg._queries import PostgresQuery
 
 
-MOST_NAMES = 200
-"""How many different statements are prepared; those of more are parsed each time."""
-MOST_PROVEN = 1_000
-"""How many are remembered to be writes."""
-_NO_TEXT = (
-    "ctx.write takes SQL text with %s or %(name)s, as psycopg does, not {kind}. "
-    "Send statements of SQLAlchemy through ctx.session or ctx.connection."
-)
-_NUL = "The text of ctx.write has a NUL in it, which SQL cannot hold. Take it out."
+MOST_NAMES = 200  # how many different statements are prepared; those of more are parsed each time
+MOST_PROVEN = 1_000  # how many are remembered to be writes
 _NO_PARAMETERS = (
     "The parameters of ctx.write are of type {kind}. "
     "Give a tuple or list for %s, a dict for %(name)s, and (value,) for one value."
@@ -115,12 +106,6 @@ _BY_NAME = "ctx.write takes a dict for %(name)s, and a tuple or list for %s. Giv
 _ODD_PLACE = (
     "The text of ctx.write has {place!r} in it. "
     "Write %s or %(name)s for a parameter, and %% for the sign itself."
-)
-_NO_COPY = "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
-_ONE_STATEMENT = "ctx.write takes one statement, and this text has several. Call it once for each."
-_NO_WRITE = (
-    "ctx.write takes one statement that writes, and the server calls this one {tag}. "
-    "Send it through ctx.connection."
 )
 _WRITES = re.compile(
     r"(INSERT|UPDATE|DELETE|MERGE|SELECT|CALL|DO|NOTIFY|LOCK|TRUNCATE|REFRESH|CREATE|ALTER|DROP"
@@ -160,9 +145,14 @@ class Write(NamedTuple):
         if not _ENDING_COMMANDS.isdisjoint(tags):
             raise Fail(ENDED)
         if len(tags) > 1:
-            raise RuntimeError(_ONE_STATEMENT)
+            raise RuntimeError(
+                "ctx.write takes one statement, and this text has several. Call it once for each."
+            )
         if not _WRITES.match(tags[0]):
-            raise RuntimeError(_NO_WRITE.format(tag=tags[0]))
+            raise RuntimeError(
+                "ctx.write takes one statement that writes, and the server calls this one "
+                f"{tags[0]}. Send it through ctx.connection."
+            )
         if not (sets_something(self.query) or stays_in_session(self.query)):
             if len(PROVEN) >= MOST_PROVEN:
                 PROVEN.clear()
@@ -172,8 +162,7 @@ class Write(NamedTuple):
 class Sent(NamedTuple):
     """The same in the words of libpq."""
 
-    name: bytes
-    """Under which it is prepared; empty: it is not."""
+    name: bytes  # under which it is prepared; empty: it is not
     sql: bytes
     types: Sequence[int]
     values: Sequence[Any] | None
@@ -199,13 +188,19 @@ def write_of(query: Any, parameters: Any) -> Write:
         RuntimeError: it would end the transaction, or is a COPY, which waits for more.
     """
     if not isinstance(query, str):
-        raise TypeError(_NO_TEXT.format(kind=type(query).__name__))
+        raise TypeError(
+            "ctx.write takes SQL text with %s or %(name)s, as psycopg does, not "
+            f"{type(query).__name__}. "
+            "Send statements of SQLAlchemy through ctx.session or ctx.connection."
+        )
     if "\0" in query:
-        raise ValueError(_NUL)
+        raise ValueError("The text of ctx.write has a NUL in it, which SQL cannot hold. Remove it.")
     if ends_transaction(query):
         raise RuntimeError(COMMITS_LATER)
     if copies(query):
-        raise RuntimeError(_NO_COPY)
+        raise RuntimeError(
+            "ctx.write sends no COPY, which needs an answer. Use ctx.connection for it."
+        )
     return Write(query, None if parameters is None else _checked(query, parameters))
 
 

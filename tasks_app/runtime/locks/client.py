@@ -117,11 +117,7 @@ def span_of(word: str, value: Duration) -> float:
 
 
 def engine_of(where: Where) -> Engine:
-    """Return the engine on which locks are taken.
-
-    Raises:
-        InvalidConnectionError: there is none, or it is a handler's.
-    """
+    """Return the engine; raise InvalidConnectionError if there is none, or it is a handler's."""
     if isinstance(where, HandlerSession):
         raise InvalidConnectionError(
             "In handlers use ctx.locks(...): it knows when the task is over."
@@ -140,7 +136,7 @@ def engine_of(where: Where) -> Engine:
 
 @cache
 def here(pid: int) -> str:
-    """Name this process; cached, because it asks the system."""
+    """Name this process, once: it takes a system call."""
     return f"{socket.gethostname()}:{pid}"
 
 
@@ -201,11 +197,7 @@ class Hold:
             await self._arelease(lock, failed=failed)
 
     def _release(self, lock: Lock, *, failed: bool) -> None:
-        """Release after the block; if it ``failed``, its error says more than one of ours would.
-
-        Raises:
-            LockLostError: another holder took it over before.
-        """
+        """Release after the block; raise LockLostError unless the block itself failed."""
         with suppress(Exception) if failed else nullcontext():
             if lock.lost and not failed:
                 lock.lose()
@@ -255,11 +247,7 @@ class Renewals:
         return len(self._locks)
 
     def renew_locks(self) -> None:
-        """Renew what is due.
-
-        Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer.
-        """
+        """Renew what is due; raise DBAPIError if the database did not answer."""
         if not self._locks:
             return
         groups: dict[tuple[Transacts, timedelta], list[Lock]] = defaultdict(list)
@@ -317,5 +305,4 @@ class Background(Renewals):
                 time.sleep(PATIENCE_S)
 
 
-BACKGROUND = Background()
-"""Of this process."""
+BACKGROUND = Background()  # of this process

@@ -143,11 +143,7 @@ class Lock:
         return self.lost
 
     def lose(self) -> None:
-        """Note that it is lost, unless its own release may still be rolled back.
-
-        Raises:
-            LockLostError: always.
-        """
+        """Raise LockLostError; note it, unless its own release may still be rolled back."""
         if not self.leaving:
             self.end()
             self.lost = True
@@ -159,10 +155,8 @@ FIRST_CHECKS_S, CHECK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
 LOCK_NOT_AVAILABLE = "55P03"
 REPEATED = (LOCK_NOT_AVAILABLE, "40001")
 """Errors after which we ask again; the second is for roles stricter than READ COMMITTED."""
-SHORT_TRIES = 3
-"""By one statement, which does nothing if another request was decided meanwhile."""
-MOST_TRIES = 20
-"""Each waits a second for the row lock (``lock_timeout``)."""
+SHORT_TRIES = 3  # by one statement, which does nothing if another request was decided meanwhile
+MOST_TRIES = 20  # each waits a second for the row lock (``lock_timeout``)
 T = TypeVar("T")
 nap = time.sleep
 
@@ -175,21 +169,15 @@ class Transacts(Protocol):
 
     def begin(self) -> AbstractContextManager[Connection]:
         """Open one that commits at the end of the block."""
-        ...
 
     def single(self) -> AbstractContextManager[Connection]:
         """Open a connection for one statement, which commits by itself."""
-        ...
 
 
 def acquire_locks(
     database: Transacts, ask: LockRequest, wait_s: float, snooze_s: float
 ) -> GrantedLocks:
-    """Return when the group is held.
-
-    Raises:
-        LockDeniedError: it was not free in time; nothing is held then.
-    """
+    """Return when the group is held; raise LockDeniedError if it was not free in time."""
     began = time.monotonic()
     try:
         answer = _ask(database, ask, waits=wait_s > 0)
@@ -254,16 +242,16 @@ def _ask(
 ) -> GrantedLocks | tuple[Obstacle, ...]:
     """Ask once, and insert the rows of new resources."""
     try:
-        answer, tries = None, 0
-        while answer is None and tries < SHORT_TRIES:
-            answer, tries = _ask_at_once(database, ask, waits=waits), tries + 1
-        while answer is None:
+        for _ in range(SHORT_TRIES):
+            if (answer := _ask_at_once(database, ask, waits=waits)) is not None:
+                return answer
+        while True:
             with database.begin() as connection:
                 answer = acquire(connection, ask, waits=waits)
-            if answer is None:
-                with database.begin() as connection:
-                    insert_resources(connection, ask)
-        return answer
+            if answer is not None:
+                return answer
+            with database.begin() as connection:
+                insert_resources(connection, ask)
     except DBAPIError as error:
         if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
@@ -307,10 +295,8 @@ def pauses() -> Iterator[float]:
 
 log = quiet_logger(__name__)
 ROUND_S = 1.0
-IDLE_S = 10.0
-"""How long it listens on without a waiter: to connect takes longer than most waits."""
-PAUSE_S = 30.0
-"""After an error."""
+IDLE_S = 10.0  # how long it listens on without a waiter: to connect takes longer than most waits
+PAUSE_S = 30.0  # after an error
 
 
 class WakeUps:
@@ -322,23 +308,22 @@ class WakeUps:
         self._waiting: dict[str, threading.Event] = {}
         self._waited_at = 0.0
         self._listens = False
-        self.hears: bool = False
-        """Whether waiters are woken, so that they need to check rarely."""
+        self.hears: bool = False  # whether waiters are woken, so that they need to check rarely
         self._not_before = 0.0
 
     @contextmanager
     def expected(self, engine: Engine, token: UUID) -> Iterator[threading.Event]:
         """Yield what is set when the group should be asked for again."""
-        told = threading.Event()
+        woken = threading.Event()
         with self._mutex:
-            self._waiting[str(token)] = told
+            self._waiting[str(token)] = woken
             starts = not self._listens and time.monotonic() >= self._not_before
             self._listens |= starts
         try:
             if starts:
                 name = "tasks_app lock wake-ups"
                 threading.Thread(target=self._work, args=(engine,), name=name, daemon=True).start()
-            yield told
+            yield woken
         finally:
             with self._mutex:
                 del self._waiting[str(token)]
@@ -365,13 +350,12 @@ class WakeUps:
             self.hears = True
             try:
                 with self._mutex:
-                    for told in self._waiting.values():  # of notices before
-                        told.set()
+                    for waiter in self._waiting.values():  # of notices before
+                        waiter.set()
                 while not self._ends():
                     for token in read_wake_ups(connection, ROUND_S):
-                        told_one = self._waiting.get(token)
-                        if told_one is not None:
-                            told_one.set()
+                        if (woken := self._waiting.get(token)) is not None:
+                            woken.set()
             finally:
                 self.hears = False
         return True

@@ -214,7 +214,8 @@ def _try(
 def _obstacle(key: RowKey, holder: Holder | None) -> Obstacle:
     if holder is None:
         raise InvalidLockError("key", f"is of no row: {key}", "the primary key of a row")
-    return Obstacle(str(key), LockMode.EXCLUSIVE, holder.locked_by or "nobody any more", None, None)
+    who = holder.locked_by or "no holder any more"
+    return Obstacle(str(key), LockMode.EXCLUSIVE, who, None, None)
 
 
 def _key(kind: type, key: Any) -> RowKey:

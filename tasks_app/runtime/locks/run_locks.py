@@ -95,7 +95,7 @@ class HoldOfRun(Hold):
         self._access, self._locks = access, locks
 
     def take(self) -> Lock:
-        """Take the group; if nothing releases it before, the end of the run does.
+        """Take the group; the end of the run releases it at the latest.
 
         Raises:
             LockDeniedError: it was not free in time; the task comes back later, uncharged.

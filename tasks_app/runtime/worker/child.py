@@ -23,7 +23,6 @@ from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.scan import PACES, PollPaces
 from tasks_app.runtime.scoreboard import Scoreboard, parent_of
 from tasks_app.runtime.tracing.run_logs import (
     ATTEMPTS,
@@ -57,7 +56,6 @@ class Child:
         middleware: Sequence[Middleware] = (),
         threads: int = 1,
         extra_threads: int = 0,
-        paces: PollPaces = PACES,
     ) -> None:
         """``threads`` bring messages of their own; ``extra_threads`` only run what is claimed."""
         node = (node or socket.gethostname()).encode("ascii", "replace").decode()
@@ -91,7 +89,6 @@ class Child:
             slot=self.slot,
             inflight=self.inflight,
             admission=admission,
-            paces=paces,
         )
         if settings.log_lines:
             take_lines()

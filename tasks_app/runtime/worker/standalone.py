@@ -117,7 +117,7 @@ class StandaloneWorker:
         self.duties = Duties(settings, child.database, child.identity.owner)
         self._slot = child.slot
         self._claimed_at = 0.0
-        self._front = front or ScanPosition(child.parts.paces.front)
+        self._front = front or ScanPosition()
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
         self._noticed = False

@@ -58,15 +58,15 @@ def test_the_one_at_hand_serves_transactions(limited: Limited, url: str) -> None
 def test_two_are_wanted_once_one_was_refused(limited: Limited, url: str) -> None:
     limited(1)
     database = Database(url)
-    database.secure()
+    database.ensure_connections()
     with database.begin(), pytest.raises(OperationalError, match="too many connections"):
         database.handler_engine.connect()
 
     with pytest.raises(OperationalError, match="too many connections"):
-        database.secure()
+        database.ensure_connections()
 
     limited(2)
-    database.secure()
+    database.ensure_connections()
     limited(0)
     with database.begin(), database.handler_engine.connect():
         pass  # they have stayed

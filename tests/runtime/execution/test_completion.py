@@ -154,10 +154,10 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
 
 
 @pytest.mark.usefixtures("cold_connections")
-def test_a_run_whose_look_fails_behind_its_commit_has_succeeded(
+def test_a_run_whose_check_fails_after_its_commit_has_succeeded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(ends._OURS, ends._LOOKS, b"SELECT 1 / 0")
+    monkeypatch.setitem(ends._OURS, ends._CHECKS, b"SELECT 1 / 0")
 
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:

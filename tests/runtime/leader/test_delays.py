@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.pool.dispatch.scan import find_upcoming
-from tasks_app.runtime import hint_sender
+from tasks_app.runtime import hint_sender, scan
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.leader import dispatcher
@@ -319,10 +319,13 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(
     assert again == GOES_ON
 
 
-def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(bench: Bench) -> None:
+def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_PAUSE_S))
+    monkeypatch.setattr(scan, "PACES", rarely)
     bench.succeeding()
-    executor = bench.child(claim_size=5, paces=rarely).executor
+    executor = bench.child(claim_size=5).executor
     ids = [bench.create() for _ in range(25)]
 
     def pass_on() -> None:
@@ -379,9 +382,12 @@ def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(
     assert clock_of_throttle.look(backoff, 0.03) == 0.0
 
 
-ALL_SLOW = PollPaces(empty=Pace(0.0, 1e6, 5.0))
+@pytest.fixture
+def all_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "PACES", PollPaces(empty=Pace(0.0, 1e6, 5.0)))
 
 
+@pytest.mark.usefixtures("all_slow")
 def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> None:
     bench.succeeding("plain")
 
@@ -389,7 +395,7 @@ def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> 
     async def coroutine(ctx: Any) -> None:
         bench.runs.append(ctx.task_id)
 
-    child = bench.child(claim_size=1, paces=ALL_SLOW)
+    child = bench.child(claim_size=1)
     executor = child.executor
     for _ in range(2):
         executor.top_up(["default"])
@@ -404,6 +410,7 @@ def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> 
     assert bench.runs == ids
 
 
+@pytest.mark.usefixtures("all_slow")
 def test_when_there_are_no_others_all_kinds_are_looked_for(bench: Bench) -> None:
     bench.succeeding("plain")
 
@@ -411,7 +418,7 @@ def test_when_there_are_no_others_all_kinds_are_looked_for(bench: Bench) -> None
     async def coroutine(ctx: Any) -> None:
         pass
 
-    executor = bench.child(paces=ALL_SLOW).executor
+    executor = bench.child().executor
     for _ in range(2):
         executor.top_up(["default"])
     assert all(backoff.lasts for backoff in executor.poller.backoffs.values())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tasks_app.runtime import scan
 from tasks_app.runtime.scan import LONGEST_PAUSE_S, MARGIN_S, Pace, PollPaces, ScanPosition
 from tests.clock import Clock, until
 from tests.runtime.bench import Bench
@@ -99,11 +100,14 @@ def all_slow(longest_pause_s: float) -> Pace:
 
 
 @pytest.mark.test_all
-def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(bench: Bench) -> None:
+def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pace = all_slow(4.0)
+    monkeypatch.setattr(scan, "PACES", PollPaces(front=pace))  # claims wait as long
     position = WatchedPosition(pace)
     bench.succeeding()
-    work = bench.work(front=position, paces=PollPaces(front=pace))  # claims rest as long
+    work = bench.work(front=position)
     bench.beside(work.run)
     until(lambda: position.asked[-1:] and position.asked[-1] is not None)
     old = bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
@@ -117,8 +121,11 @@ def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(be
 
 
 @pytest.mark.test_all
-def test_a_worker_that_drains_reads_all_once_more_before_it_ends(bench: Bench) -> None:
+def test_a_worker_that_drains_reads_all_once_more_before_it_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pace = all_slow(60.0)
+    monkeypatch.setattr(scan, "PACES", PollPaces(front=pace))
     position = WatchedPosition(pace)
 
     @bench.handler()
@@ -130,6 +137,6 @@ def test_a_worker_that_drains_reads_all_once_more_before_it_ends(bench: Bench) -
 
     bench.create()
 
-    bench.work(concurrency=2, front=position, paces=PollPaces(front=pace)).run(drain=True)
+    bench.work(concurrency=2, front=position).run(drain=True)
 
     assert len(bench.runs) == 2
