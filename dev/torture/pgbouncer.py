@@ -24,7 +24,7 @@ class PgBouncer(Server):
     """PgBouncer on a free loopback port, before whatever listens on ``upstream``."""
 
     title, key = "PgBouncer", "pgbouncer"
-    farewell = signal.SIGTERM  # at once; SIGINT would wait for transactions
+    stop_signal = signal.SIGTERM  # at once; SIGINT would wait for transactions
 
     def __init__(self, folder: Path, upstream: int, password: str) -> None:
         super().__init__(folder)

@@ -56,7 +56,7 @@ def requires(
 ) -> Callable[[Handler], Handler]:
     """Declare the least role of a route; ``scraped``: or the password of the metrics.
 
-    The rest describes the API: ``answers`` and ``takes`` are dataclasses.
+    The others describe the API: ``answers`` and ``takes`` are dataclasses.
     """
 
     def mark(handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""Tasks in Django's admin, to look at. Verbs are in the dashboard and ``manage.py tasks_app``."""
+"""Tasks in Django's admin, read only. Actions are in the dashboard and ``manage.py tasks_app``."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class TaskAdmin(admin.ModelAdmin):
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         gone = unkept(_connection())
-        said = {"subtitle": gone.words} if gone else {}
-        return super().changelist_view(request, said | (extra_context or {}))
+        subtitle = {"subtitle": gone.words} if gone else {}
+        return super().changelist_view(request, subtitle | (extra_context or {}))
 
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:

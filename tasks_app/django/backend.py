@@ -95,7 +95,7 @@ class TasksBackend(BaseTaskBackend):
             task.module_path,
             payload,
             queue=task.queue_name,
-            priority=ours(task.priority),
+            priority=_our_priority(task.priority),
             headers=headers,
             run_at=task.run_after,
         )
@@ -137,8 +137,8 @@ def _send_failed(notice: Notice) -> None:
         task_backends[alias].send_finished(notice.task_id)
 
 
-def ours(priority: int) -> int:
-    """Return our priority, 0 (first) to 9, for Django's, 100 (first) to -100; 0 is our usual 5."""
+def _our_priority(priority: int) -> int:
+    """Return 0 (first) to 9 for Django's 100 (first) to -100; its 0 is our default, 5."""
     return 5 - ceil(priority / 20) if priority >= 0 else 5 + ceil(-priority / 25)
 
 

@@ -29,7 +29,7 @@ _DJANGOS = frozenset(
 
 def database_alias() -> str:
     """Return the alias of the database that has our tables; ConfigurationError: there is none."""
-    alias = _said().get(DATABASE, DEFAULT_DB_ALIAS)
+    alias = _given().get(DATABASE, DEFAULT_DB_ALIAS)
     if alias not in settings.DATABASES:
         raise ConfigurationError(
             f"TASKS_APP['DATABASE'] is {str(alias)!r:.60}, which is none of Django's DATABASES. "
@@ -46,8 +46,8 @@ def settings_of_django() -> dict[str, str]:
             PostgreSQL, or the environment names another one.
     """
     known = {name.upper() for name in Settings.model_fields} - {"SCHEMA_NAME"}
-    said = {key: value for key, value in _said().items() if key != DATABASE}
-    for key in said:
+    given = {key: value for key, value in _given().items() if key != DATABASE}
+    for key in given:
         if key == "SCHEMA":
             raise ConfigurationError(
                 "TASKS_APP['SCHEMA'] comes too late: tasks_app reads the schema when it is "
@@ -65,7 +65,7 @@ def settings_of_django() -> dict[str, str]:
             )
     alias = database_alias()
     _check_environment(alias)
-    found = {key.lower(): _text(value) for key, value in said.items() if value is not None}
+    found = {key.lower(): _text(value) for key, value in given.items() if value is not None}
     # Django's test runner drops its database, and cannot while a connection for hints is open.
     in_tests = {"hints": "off"} if hasattr(mail, "outbox") else {}
     return {"database_url": url_of(alias), **in_tests, **found}
@@ -96,26 +96,26 @@ def url_of(alias: str) -> str:
             f"Django's database {alias!r} is {database.vendor}, and tasks live in PostgreSQL. "
             "Name another one by TASKS_APP = {'DATABASE': …}."
         )
-    said = database.settings_dict
-    options = {key: str(v) for key, v in said["OPTIONS"].items() if key not in _DJANGOS}
-    host, port = said["HOST"] or None, said["PORT"] or None
+    parts = database.settings_dict
+    options = {key: str(v) for key, v in parts["OPTIONS"].items() if key not in _DJANGOS}
+    host, port = parts["HOST"] or None, parts["PORT"] or None
     if host is not None and host.startswith("/"):  # a folder with a socket
         options["host"], host = host, None
         if port is not None:
             options["port"], port = str(port), None
     url = URL.create(
         "postgresql+psycopg",
-        said["USER"] or None,
-        said["PASSWORD"] or None,
+        parts["USER"] or None,
+        parts["PASSWORD"] or None,
         host,
         None if port is None else int(port),
-        said["NAME"] or None,
+        parts["NAME"] or None,
         options,
     )
     return url.render_as_string(hide_password=False)
 
 
-def _said() -> Mapping[str, Any]:
+def _given() -> Mapping[str, Any]:
     found: Any = getattr(settings, "TASKS_APP", {})
     if not isinstance(found, Mapping):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Django's connection between two runs: its state made as new, whatever the last one left."""
+"""Django's connection between two runs: its state made as new."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def release_others(alias: str) -> None:
 
 
 def run_hooks(hooks: Iterable[Any]) -> None:
-    """Call what ``on_commit()`` took; the task has succeeded, whatever they raise."""
+    """Call what ``on_commit()`` took; their errors change nothing: the task has succeeded."""
     for _, hook, _ in hooks:
         try:
             hook()

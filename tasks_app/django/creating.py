@@ -71,7 +71,8 @@ def alias_to_write(using: str | None) -> str:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-_NON_ATOMIC = "_tasks_app_non_atomic"
+NON_ATOMIC = "_tasks_app_non_atomic"
+"""The attribute of a handler's function that says so."""
 
 
 def non_atomic(function: F) -> F:
@@ -80,9 +81,5 @@ def non_atomic(function: F) -> F:
     So it may be done twice, if its process dies before the outcome is written. For code that needs
     ``atomic(durable=True)``. It stands below ``@handler``.
     """
-    setattr(function, _NON_ATOMIC, True)
+    setattr(function, NON_ATOMIC, True)
     return function
-
-
-def is_non_atomic(function: Callable[..., Any]) -> bool:
-    return getattr(function, _NON_ATOMIC, False)

@@ -1,6 +1,6 @@
-"""A model to look at tasks with, by the admin and by the ORM. Its rows are never written here.
+"""A model to read tasks with, by the admin and by the ORM.
 
-Django also needs this module to tell the app when ``migrate`` has ended.
+Without this module Django would not signal our app that ``migrate`` has ended.
 """
 
 from __future__ import annotations

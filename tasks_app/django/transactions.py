@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 
 from tasks_app.django.connection_reset import release_others, reset_connection, run_hooks
-from tasks_app.django.creating import is_non_atomic
+from tasks_app.django.creating import NON_ATOMIC
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -55,7 +55,7 @@ class DjangoLane(SyncLane):
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         made: DjangoTransaction = vars(self._next).pop("transaction")
-        if is_non_atomic(spec.function):
+        if getattr(spec.function, NON_ATOMIC, False):
             return super().call(spec, arguments, limit)
         try:
             made.open()

@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,24 @@ class StackState:
     supervised: bool
     urls: Urls
     started: tuple[Started, ...]
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[None]:
+    """Create what is missing of a folder; an OSError in the block says that it cannot be used.
+
+    Root's servers, which run as others, may pass through it.
+    """
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        (folder / "log").mkdir(mode=0o700, exist_ok=True)
+        yield
+    except OSError as error:
+        raise EmbeddedError(
+            f"The folder {folder} cannot be used: {error}. Use another, or change its owner."
+        ) from error
 
 
 class FolderLock:

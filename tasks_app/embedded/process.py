@@ -32,13 +32,13 @@ while kill -0 {pid} && [ $((n += 1)) -le 100 ]; do sleep 0.1; done  # or it stay
 
 
 class Companion(subprocess.Popen[bytes]):
-    """A process with a log. It gets the signal ``farewell`` from ``stop()``, or when we die."""
+    """A process with a log. It gets ``stop_signal`` from ``stop()``, or when we die."""
 
     def __init__(
         self,
         command: Sequence[str | Path],
         log: Path,
-        farewell: signal.Signals,
+        stop_signal: signal.Signals,
         *,
         cwd: Path,
         stdin: str = "",
@@ -46,7 +46,7 @@ class Companion(subprocess.Popen[bytes]):
         keep: Sequence[int] = (),
     ) -> None:
         """Start it; the descriptors to ``keep`` stay open until it has ended."""
-        self._farewell = farewell
+        self._stop_signal = stop_signal
         if log.exists():
             log.replace(log.with_suffix(".old.log"))
         with log.open("wb") as output, tempfile.TemporaryFile() as text:
@@ -62,7 +62,7 @@ class Companion(subprocess.Popen[bytes]):
                 **popen_options(user),
             )
         self._watcher = subprocess.Popen(  # noqa: S603  no user's input
-            ["/bin/sh", "-c", WATCHER.format(signal=int(farewell), pid=self.pid)],
+            ["/bin/sh", "-c", WATCHER.format(signal=int(stop_signal), pid=self.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -72,7 +72,7 @@ class Companion(subprocess.Popen[bytes]):
 
     def stop(self) -> None:
         if self.poll() is None:
-            self.send_signal(self._farewell)
+            self.send_signal(self._stop_signal)
             with suppress(subprocess.TimeoutExpired):
                 self.wait(PATIENCE_S)
         self.kill()

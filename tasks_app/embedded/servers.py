@@ -25,6 +25,7 @@ from tasks_app.embedded.folder import (
     EmbeddedError,
     Started,
     absolute,
+    opened,
     write_private,
 )
 from tasks_app.embedded.process import (
@@ -60,7 +61,7 @@ class Server(ABC):
 
     title: ClassVar[str]
     key: ClassVar[str]  # names its files
-    farewell: ClassVar[signal.Signals]
+    stop_signal: ClassVar[signal.Signals]
 
     def __init__(self, folder: Path | str = DEFAULT_FOLDER) -> None:
         self.folder = absolute(folder)
@@ -80,21 +81,21 @@ class Server(ABC):
 
         The descriptors to ``keep`` stay open until it has ended.
         """
-        begin = time.monotonic()
+        began = time.monotonic()
         self.stop()
-        open_folder(self.folder)
-        self.user = server_user(self.folder)
-        self.data = data_folder(self.folder / self.key, self.user)
-        self._load_port()
+        with opened(self.folder):
+            self.user = server_user(self.folder)
+            self.data = data_folder(self.folder / self.key, self.user)
+            self._load_port()
         command, stdin = self._command()
         options: Any = {"cwd": self.data, "user": self.user, "keep": keep}
-        self._child = Companion(command, self.log, self.farewell, stdin=stdin, **options)
+        self._child = Companion(command, self.log, self.stop_signal, stdin=stdin, **options)
         try:
             version = self._wait(self._child)
         except BaseException:
             self.stop()
             raise
-        seconds, pid = time.monotonic() - begin, self._child.pid
+        seconds, pid = time.monotonic() - began, self._child.pid
         self.started = Started(self.title, version, seconds, self.port, pid, str(self.data))
         return self.started
 
@@ -149,7 +150,7 @@ class Postgres(Server):
     """PostgreSQL on a free loopback port, with an empty database ``tasks_app``."""
 
     title, key = "PostgreSQL", "pg"
-    farewell = signal.SIGINT  # "fast": sessions are cut, data is flushed
+    stop_signal = signal.SIGINT  # "fast": sessions are cut, data is flushed
 
     @property
     def url(self) -> str:
@@ -219,7 +220,7 @@ class Valkey(Server):
     """
 
     title, key = "Valkey", "valkey"
-    farewell = signal.SIGTERM
+    stop_signal = signal.SIGTERM
 
     def __init__(self, folder: Path | str = DEFAULT_FOLDER, *, persist: bool = True) -> None:
         super().__init__(folder)
@@ -238,7 +239,7 @@ class Valkey(Server):
         settings = [
             f"bind {HOST}",
             f"port {self.port}",
-            f"requirepass {self.password}",  # not in the command line, which everybody can read
+            f"requirepass {self.password}",  # not in the command line, which all users can read
             "maxmemory-policy noeviction",  # an evicted message is a lost message
             f"appendonly {'yes' if self.persist else 'no'}",
             "appendfsync everysec",
@@ -258,19 +259,6 @@ class Valkey(Server):
                 if line.startswith("valkey_version:"):
                     return line.partition(":")[2].strip()
         return None
-
-
-def open_folder(folder: Path) -> None:
-    """Create what is missing of a folder; root's servers, which run as others, may pass through."""
-    try:
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
-        (folder / "log").mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise EmbeddedError(
-            f"The folder {folder} cannot be used: {error}. Use another, or change its owner."
-        ) from error
 
 
 def installed(wheel: str, pattern: str) -> Path:

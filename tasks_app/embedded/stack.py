@@ -26,9 +26,10 @@ from tasks_app.embedded.folder import (
     Urls,
     absolute,
     lives,
+    opened,
     read_state,
 )
-from tasks_app.embedded.servers import Postgres, Server, Valkey, open_folder
+from tasks_app.embedded.servers import Postgres, Server, Valkey
 
 CHECK_EVERY_S, LONGEST_PAUSE_S = 0.2, 10.0
 UP_PATIENCE_S, DOWN_PATIENCE_S = 150, 60
@@ -80,19 +81,13 @@ class Stack:
 
         If one does not start, neither is left running.
         """
-        try:
-            open_folder(self.folder)
+        with opened(self.folder):
             self._lock.acquire()
             try:
                 self.start_missing(on_ready)
             except BaseException:
                 self.down()
                 raise
-        except OSError as error:
-            raise EmbeddedError(
-                f"The folder {self.folder} cannot be used: {error}. "
-                "Use another folder, or change its owner."
-            ) from error
         return self.urls
 
     def start_missing(self, on_ready: Callable[[Started], None]) -> None:
@@ -151,15 +146,15 @@ def supervise(folder: Path | str, on_up: Callable[[Stack], None]) -> None:
 def up(folder: Path | str = DEFAULT_FOLDER) -> Urls:
     """Run ``tasks-app up`` in the background, and return when both servers answer."""
     path = absolute(folder)
-    open_folder(path)
     log = path / "log" / "supervisor.log"
     command = [sys.executable, "-m", "tasks_app", "up", "--folder", str(path)]
-    started = subprocess.run(  # noqa: S603  a user's input is an argument
-        ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(log), *command],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        check=True,
-    )
+    with opened(path):
+        started = subprocess.run(  # noqa: S603  a user's input is an argument
+            ["/bin/sh", "-c", '"$@" >>"$0" 2>&1 & echo $!', str(log), *command],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            check=True,
+        )
     owner, deadline = int(started.stdout), time.monotonic() + UP_PATIENCE_S
     while lives(owner) and time.monotonic() < deadline:
         state = read_state(path)

@@ -50,7 +50,7 @@ class Where(TypedDict, total=False):
     expires_at: datetime | None
     """After this instant it does not run."""
     max_attempts: int | None
-    """As its producer said it; None: as its handler says."""
+    """As its producer gave it; None: as its handler declares."""
     enabled: bool
     """False: it is skipped when it becomes due."""
     headers: Mapping[str, Any]
@@ -67,7 +67,7 @@ def created(
     test: Test | None = None,
     **where: Unpack[Where],
 ) -> list[Task]:
-    """Return the tasks that ``session`` sees and that are as said, oldest first.
+    """Return the tasks that ``session`` sees and that fit, oldest first.
 
     ``session`` is what ``create_task`` takes; the tasks need not be committed. They may be in any
     pool: after a drain they are found as well. A dict as ``payload`` (or as ``headers``) must be
@@ -76,8 +76,8 @@ def created(
     >>> task_id = create_task(session, send_mail, {"to": "b@example.org"}, delay="1h")
     >>> (task,) = created(session, "mail.send", {"to": "b@example.org"}, delay="1h")
     """
-    expected = Expectation(task, payload, test, where)
-    return expected.among(_all(session))
+    tests = _tests_of(task, payload, test, where)
+    return _fitting(_all(session), tests)
 
 
 def assert_created(
@@ -99,15 +99,16 @@ def assert_created(
     Raises:
         AssertionError: it says what was created instead.
     """
-    expected = Expectation(task, payload, test, where)
+    tests = _tests_of(task, payload, test, where)
     tasks = _all(session)
-    found = expected.among(tasks)
+    found = _fitting(tasks, tests)
     if len(found) == count or (count is None and found):
         return found
     wanted = "at least 1" if count is None else str(count)
-    raise AssertionError(
-        f"{len(found)} instead of {wanted} were created of {expected}. {expected.instead(tasks)}"
-    )
+    name, *others = tests
+    expected = f"{name}{' with ' * bool(others)}{', '.join(others)}"
+    instead = _instead(tasks, tests[name])
+    raise AssertionError(f"{len(found)} instead of {wanted} were created of {expected}. {instead}")
 
 
 acreated: Final = made_async(created)
@@ -120,46 +121,38 @@ def _all(session: Sync | Raw) -> list[Task]:
         return [load_large_values(connection, task) for task in found]
 
 
-class Expectation:
-    """What must be so of a task."""
+def _tests_of(
+    task: Handler[Any, Any] | str | None, payload: Any, test: Test | None, where: Mapping[str, Any]
+) -> dict[str, Test]:
+    """Return what must be so of a task, by the words for it; the test of its name comes first."""
+    if unknown := where.keys() - Where.__annotations__.keys():
+        known = ", ".join(Where.__annotations__)
+        raise TypeError(f"A created task has no {', '.join(sorted(unknown))}. It has: {known}.")
+    name = None if task is None else name_of(task)
+    tests: dict[str, Test] = {name or "task": lambda task: name in {None, task.name}}
+    if payload is not ...:
+        part = _as_json(task, payload)
+        tests[f"payload {_shown(part)}"] = lambda task: _contains(task.payload, part)
+    for key, value in where.items():
+        tests[f"{key} {value!r}"] = partial(_fits, key, value)
+    if test is not None:
+        tests[f"test {getattr(test, '__name__', 'given')}"] = test
+    return tests
 
-    def __init__(
-        self,
-        task: Handler[Any, Any] | str | None,
-        payload: Any,
-        test: Test | None,
-        where: Mapping[str, Any],
-    ) -> None:
-        if unknown := where.keys() - Where.__annotations__.keys():
-            known = ", ".join(Where.__annotations__)
-            raise TypeError(f"A created task has no {', '.join(sorted(unknown))}. It has: {known}.")
-        self._name = None if task is None else name_of(task)
-        self._tests: dict[str, Test] = {}
-        """By the words for them."""
-        if payload is not ...:
-            part = _as_json(task, payload)
-            self._tests[f"payload {_shown(part)}"] = lambda task: _holds(task.payload, part)
-        for key, value in where.items():
-            self._tests[f"{key} {value!r}"] = partial(_fits, key, value)
-        if test is not None:
-            self._tests[f"test {getattr(test, '__name__', 'given')}"] = test
 
-    def __str__(self) -> str:
-        return f"{self._name or 'task'}{' with ' * bool(self._tests)}{', '.join(self._tests)}"
+def _fitting(tasks: Sequence[Task], tests: Mapping[str, Test]) -> list[Task]:
+    return [task for task in tasks if all(test(task) for test in tests.values())]
 
-    def among(self, tasks: Sequence[Task]) -> list[Task]:
-        named = (task for task in tasks if self._name in {None, task.name})
-        return [task for task in named if all(test(task) for test in self._tests.values())]
 
-    def instead(self, tasks: Sequence[Task]) -> str:
-        """Say what was created: those of the name first."""
-        if not tasks:
-            return "Nothing was created."
-        near = sorted(tasks, key=lambda task: (task.name != self._name, task.id))
-        lines = [f"  {_described(task)}" for task in near[:MOST_SHOWN]]
-        if len(near) > MOST_SHOWN:
-            lines.append(f"  and {len(near) - MOST_SHOWN} more")
-        return "\n".join(["Created were:", *lines])
+def _instead(tasks: Sequence[Task], has_name: Test) -> str:
+    """Say what was created: those of the name first."""
+    if not tasks:
+        return "Nothing was created."
+    near = sorted(tasks, key=lambda task: (not has_name(task), task.id))
+    lines = [f"  {_described(task)}" for task in near[:MOST_SHOWN]]
+    if len(near) > MOST_SHOWN:
+        lines.append(f"  and {len(near) - MOST_SHOWN} more")
+    return "\n".join(["Created were:", *lines])
 
 
 def _as_json(task: Handler[Any, Any] | str | None, payload: Any) -> Any:
@@ -171,10 +164,10 @@ def _as_json(task: Handler[Any, Any] | str | None, payload: Any) -> Any:
     return to_jsonable_python(TypeAdapter(Any).dump_python(payload, mode="json"))
 
 
-def _holds(whole: Any, part: Any) -> bool:
+def _contains(whole: Any, part: Any) -> bool:
     """Whether each key of ``part`` is in ``whole`` with that value; lists must be equal."""
     if isinstance(part, Mapping) and isinstance(whole, Mapping):
-        return all(key in whole and _holds(whole[key], value) for key, value in part.items())
+        return all(key in whole and _contains(whole[key], value) for key, value in part.items())
     return bool(whole == part)
 
 
@@ -188,7 +181,7 @@ def _fits(key: str, value: Any, task: Task) -> bool:
             keys = [] if task.limit_key is None else [task.limit_key, *(task.more_limit_keys or ())]
             return keys == ([value] if isinstance(value, str) else list(value or ()))
         case "headers":
-            return _holds(task.headers or {}, value)
+            return _contains(task.headers or {}, value)
         case _:
             return bool(getattr(task, key) == value)
 

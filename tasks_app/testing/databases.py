@@ -22,7 +22,7 @@ Prepare = Callable[[Connection], object]
 
 
 def empty_pool(session: Sync | Raw) -> None:
-    """Remove all tasks, schedules, limits and whatever else our tables hold, in this transaction.
+    """Remove all tasks, schedules, limits and all else that our tables hold, in this transaction.
 
     For tests that commit in a database of your own; the fixture ``tasks_app_pool`` does it. Your
     tables stay as they are.

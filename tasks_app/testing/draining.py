@@ -50,7 +50,7 @@ from tasks_app.testing.transaction import NO_GUARD, InlineLane, OneConnection, j
 MOST_RUNS = 100
 """Of one task in one drain."""
 CAUGHT = (Exception, SystemExit, asyncio.CancelledError)
-"""What is the outcome of a run. The rest ends the test: an interrupt, or pytest's own."""
+"""The outcome of a run. Others end the test: an interrupt, or pytest's own."""
 
 
 def drain(
@@ -83,12 +83,11 @@ def drain(
     if isinstance(session, Settings | None):
         return _drain_committed(session or settings or load_settings(), registry, queues)
     whole: Any = unwrapped(session)
+    advice = "Pass Settings(database_url=…), a session, or nothing"
     if hasattr(whole, "run_sync"):
         advice = "Use: await adrain(session)"
     elif hasattr(whole, "execute"):
         return _drain_joined(whole, settings, registry, queues)
-    else:
-        advice = "Pass Settings(database_url=…), a session, or nothing"
     raise ConfigurationError(f"{shown(whole)} is neither Settings nor a session. {advice}.")
 
 
@@ -204,11 +203,9 @@ class TransactionDrain:
         raised: dict[Run, BaseException],
     ) -> None:
         """``raised`` gets what each handler raised."""
-        self._settings = settings
-        self._registry = registry
-        self._queues = tuple(queues) or registry.queues
+        self._settings, self._database = settings, database
+        self._registry, self._queues = registry, tuple(queues) or registry.queues
         self._raised = raised
-        self._database = database
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)
         self._admission = AdmissionControl(database)
@@ -306,7 +303,7 @@ class InlineInvocation(Invocation):
 
 
 def _rescue(database: Database, fence: Fence, max_crashes: int) -> None:
-    """Take a claim back whose process is taken for dead, due at once, and tell hooks."""
+    """Take back the claim of a process that counts as dead; the task is due at once."""
     with database.begin() as connection:
         moved = rescue_claims(connection, [fence], lease=timedelta(0), max_crashes=max_crashes)
         outlines = browse.outlines(connection, list(moved))
@@ -339,8 +336,8 @@ def crash_next(task: Handler[Any, Any] | str, *, times: int = 1, when: When = "a
     """Let the next run of this name end as if its process had died before the COMMIT, in a drain.
 
     What it wrote through ``ctx.session`` is gone, what it did elsewhere is done. The task is
-    rescued, as when a machine vanishes, and comes back at once: nobody is charged, and after
-    ``max_crashes`` (5) it fails. An ``at_most_once`` task fails with "outcome unknown".
+    rescued, as when a machine vanishes, and comes back at once: no attempt is charged, and
+    after ``max_crashes`` (5) it fails. An ``at_most_once`` task fails with "outcome unknown".
 
     >>> crash_next(send_mail)
     >>> len(drain(session).assert_succeeded().runs)

@@ -1,4 +1,4 @@
-"""What a drain did: each run, and how each task stands after it. Hooks tell of the runs."""
+"""What a drain did: each run, and how each task stands after it. Hooks report the runs."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class _Borrowed:
         return getattr(self._raw, name)
 
     def cursor(self, *_: Any, **__: Any) -> psycopg.Cursor[Any]:
-        return psycopg.Cursor(self._raw, row_factory=tuple_row)  # whatever its owner has set
+        return psycopg.Cursor(self._raw, row_factory=tuple_row)  # its owner may have set another
 
     def commit(self) -> None:
         pass
@@ -191,7 +191,7 @@ class OneConnection(Database):
 
 
 class _Inner(psycopg.Connection[Any]):
-    """Begins and ends savepoints; the rest of the session is the test's."""
+    """Begins and ends savepoints; all else of the session is the test's."""
 
     broken = False
 

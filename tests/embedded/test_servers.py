@@ -29,7 +29,7 @@ from tasks_app.embedded.folder import (
     read_state,
     write_private,
 )
-from tasks_app.embedded.servers import Postgres, Valkey, open_folder
+from tasks_app.embedded.servers import Postgres, Valkey
 from tasks_app.embedded.stack import Stack, temporary
 from tests.embedded.asking import broker, pids, spoil, sql
 
@@ -360,7 +360,7 @@ def test_a_folder_that_was_removed_is_not_owned_any_more(lock: FolderLock, tmp_p
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedError, match="cannot be used"):
-        open_folder(tmp_path / "file")
+        Postgres(tmp_path / "file").start()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
