@@ -69,7 +69,6 @@ def nothing_stays(
 
 @pytest.fixture
 def left_behind(engine: Engine) -> str:
-    """The schema of a run that was killed."""
     with engine.begin() as connection:
         bench_schema.make(connection, LEFT)
         connection.exec_driver_sql(f"CREATE TABLE {LEFT}.task_pending (i int)")
@@ -250,7 +249,6 @@ def test_it_says_that_others_are_in_its_way(load: float, said: str) -> None:
 
 
 def run(*arguments: str) -> Done:
-    """Run it in this process."""
     output, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
         sizing.main(arguments)

@@ -47,7 +47,6 @@ def house(shared_engine: Engine, broker, tmp_path: Path) -> Iterator[House]:
 
 
 def of(folder: Path) -> dict[str, str]:
-    """Let a process run this code instead of ours."""
     return {"PYTHONPATH": f"{folder}{os.pathsep}{HOUSE}"}
 
 
@@ -59,7 +58,6 @@ def worker(house: House, **environment: str) -> CeleryProcess:
 
 
 def command(house: House, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``tasks-app``."""
     return subprocess.run(
         [sys.executable, "-m", "tasks_app", *arguments],
         cwd=HOUSE,
@@ -72,7 +70,6 @@ def command(house: House, *arguments: str, **environment: str) -> subprocess.Com
 
 @contextmanager
 def load(house: House) -> Iterator[list[int]]:
-    """Create tasks all the time."""
     ids: list[int] = []
     over = threading.Event()
 
@@ -220,8 +217,6 @@ def fine(ctx, payload):
 
 
 class Sink(ThreadingHTTPServer):
-    """Takes envelopes as Sentry does."""
-
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.bodies: list[str] = []
@@ -344,7 +339,6 @@ def said(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def shop(house: House, spans: Path) -> list[int]:
-    """Let an application of FastAPI take one order."""
     done = subprocess.run(
         [sys.executable, "-c", SHOP % CARD],
         # Without hints, so that a scan has to dispatch them.

@@ -25,8 +25,6 @@ from tests.environment import python_path
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left."""
-
     returncode: int
     stdout: str
     stderr: str

@@ -62,7 +62,6 @@ class Host:
             )
 
     def check(self, name: str) -> bool:
-        """Run its health check."""
         kind, *command = SERVICES[name]["healthcheck"]["test"]
         assert kind == "CMD"
         command = [word.replace(":5555/", f":{self.port}/") for word in command]

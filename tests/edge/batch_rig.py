@@ -141,14 +141,12 @@ class Rig:
         return max(sizes)
 
     def view(self, batch_id: int) -> BatchView:
-        """Return the instance."""
         with self.engine.connect() as connection:
             view = get_job(connection, batch_id)
         assert view is not None
         return view
 
     def over(self, batch_id: int, timeout_s: float = 900) -> BatchView:
-        """Wait for its end."""
         until(lambda: self.view(batch_id).batch.ended_at, timeout_s, "the end of the job")
         return self.view(batch_id)
 
@@ -163,7 +161,6 @@ class Rig:
         )
 
     def end(self) -> None:
-        """Leave nothing behind."""
         LOGS.pop(str(self._folder), None)
         for worker in self._workers:
             with suppress(ProcessLookupError):
@@ -173,6 +170,5 @@ class Rig:
 
 
 def pause(seconds: float) -> None:
-    """Let time pass between two kills."""
     ends = time.monotonic() + seconds
     until(lambda: time.monotonic() > ends, seconds + 5)

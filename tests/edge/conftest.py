@@ -24,7 +24,6 @@ def node() -> Iterator[Node]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in this folder."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.test_all)

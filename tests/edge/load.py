@@ -39,5 +39,4 @@ class Load:
             self.ids += self._house.create("ok", PER_SECOND // 10)
 
     def goes_on(self, seconds: float) -> None:
-        """Let so much time pass under load."""
         self._over.wait(seconds)

@@ -14,8 +14,6 @@ ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"), Path("/sys/fs/cg
 
 
 class MemoryGroup:
-    """Processes that share a limit."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         one = (folder / "memory.limit_in_bytes").exists()
@@ -31,11 +29,9 @@ class MemoryGroup:
         (self._folder / "cgroup.procs").write_text(str(pid))
 
     def leave_room(self, size: int) -> None:
-        """Set the limit so far above what is used now."""
         self._limit.write_text(str(int(self._usage.read_text()) + size))
 
     def lift(self) -> None:
-        """Set no limit."""
         self._limit.write_text("-1" if self.version == 1 else "max")
 
     @property
@@ -55,7 +51,6 @@ class MemoryGroup:
         return [int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()]
 
     def remove(self) -> None:
-        """Leave nothing behind."""
         self.kill()
         until(self._removed, 10, f"the end of {self._folder}")
 

@@ -109,7 +109,6 @@ def test_while_all_workers_are_down_the_broker_holds_little_and_then_all_is_done
 
 
 def said_by(process: subprocess.Popen[str]) -> list[int]:
-    """What a producer counted in the end."""
     return list(json.loads(process.communicate()[0]))
 
 
@@ -131,7 +130,6 @@ def hinted_by() -> Iterator[Callable[[HintSender | None], None]]:
 
 
 def hinter_of(url: str) -> HintSender:
-    """A hinter that has just tried this broker."""
     settings = Settings(broker_url=url)
     hinter = HintSender(lambda: CeleryHints(settings))
     hinter.offer([Hint("default", 1)])
@@ -243,6 +241,5 @@ def test_tasks_start_sooner_with_hints_than_without(
 
 
 def pause(seconds: float) -> None:
-    """Keep a pace."""
     ends = time.monotonic() + seconds
     until(lambda: time.monotonic() > ends)

@@ -22,7 +22,7 @@ from tests.broker.conftest import House
 from tests.clock import until
 from tests.edge.load import DONE, SPANS, Load
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
+pytestmark = pytest.mark.timeout(400, method="thread")
 
 KILLS = 10
 MACHINES = 2

@@ -22,7 +22,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.clock import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
+pytestmark = pytest.mark.timeout(180, method="thread")
 
 CALM = {
     "TASKS_APP_LEASE": "30s",
@@ -66,7 +66,6 @@ def start(house: House, tmp_path: Path) -> Iterator[Start]:
 
 
 def hold(house: House, worker: CeleryProcess, name: str = "stop.free") -> int:
-    """Let the worker run a task that it never ends."""
     (task_id,) = house.create(name, payload={"on": worker.name}, queue=QUEUE)
     until(lambda: house.task(task_id).state == "RUNNING")
     return task_id

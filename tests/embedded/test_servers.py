@@ -31,7 +31,7 @@ from tasks_app.embedded.folder import (
 )
 from tasks_app.embedded.servers import Postgres, Valkey, open_folder
 from tasks_app.embedded.stack import Stack, temporary
-from tests.embedded.asking import broker, pids, spoil, sql
+from tests.embedded.conftest import broker, pids, spoil, sql
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -63,12 +63,10 @@ class Wiretap:
                 self.heard.append(command["command"])
 
     def end(self) -> None:
-        """Hear nothing more."""
         self._client.close()
 
 
 def page(port: int, path: str) -> str:
-    """What Flower shows there."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
         return answer.read().decode()  # type: ignore[no-any-return]
 

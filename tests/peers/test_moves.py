@@ -21,9 +21,8 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
 from tests.docs.reading import blocks, text_of
 from tests.peers import play
-from tests.peers.environments import programs_of
 from tests.peers.preludes import THEIRS
-from tests.peers.shops import KINDS, Shop, handlers_of
+from tests.peers.shops import KINDS, Shop, handlers_of, programs_of
 
 pytestmark = pytest.mark.timeout(300, method="thread")
 

@@ -20,8 +20,8 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
 from tests.docs.reading import section, text_of
 from tests.peers import play
-from tests.peers.environments import programs_of, version_of
 from tests.peers.preludes import MORE_OF_OURS, OURS, OUTBOX_SETTINGS, PROGRAMS, THEIRS
+from tests.peers.shops import programs_of, version_of
 
 PAGES = sorted(THEIRS)
 
@@ -119,14 +119,12 @@ class Row:
 
 
 def table_of(page: str) -> list[Row]:
-    """The rows of ``docs/from/<page>.md``."""
     lines = section(text_of(f"docs/from/{page}.md"), HEADING).splitlines()
     cells = [[c.strip() for c in line.strip("|").split(" | ")] for line in lines if line[:1] == "|"]
     return [Row(*each) for each in cells[2:]]
 
 
 def code_of(cells: list[str]) -> list[str]:
-    """Each piece of Python in them."""
     return [code for cell in cells for code in re.findall(r"`([^`]+)`", cell) if _is_python(code)]
 
 

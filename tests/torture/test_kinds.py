@@ -118,7 +118,6 @@ HERE = "rabbitmq-server"
     ]
 )
 def tortured(request: pytest.FixtureRequest, broker: Valkey) -> Iterator[Broker]:
-    """Empty."""
     if request.param == "valkey":
         valkey = ValkeyBroker(broker)
         valkey.forget()

@@ -73,11 +73,6 @@ def refusal(*args: Any, **options: Any) -> str:
     return str(refused.value)
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house is needed here: the rows are those of one connection or engine."""
-
-
 @pytest.fixture
 def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "specs", {})
