@@ -24,6 +24,7 @@ from tests.broker.conftest import House
 from tests.cli.shell import Shell
 from tests.clock import until
 from tests.docs.reading import blocks, section, text_of
+from tests.environment import run_program
 from tests.releases import NEXT, NO_RELEASE, code_of, last_release, next_release
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
@@ -58,13 +59,10 @@ def worker(house: House, **environment: str) -> CeleryProcess:
 
 
 def command(house: House, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "tasks_app", *arguments],
         cwd=HOUSE,
         env={**os.environ, **house.environment(), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app.cli.group import group
 from tasks_app.cli.main import main
-from tests.environment import python_path
+from tests.environment import python_path, run_program
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,7 @@ class Shell:
         return Done(status, output.getvalue(), errors.getvalue())
 
     def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tasks_app", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        return run_program([sys.executable, "-m", "tasks_app", *arguments], timeout=250)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.health_files import Liveness
+from tests.environment import run_program
 
 pytestmark = pytest.mark.test_all
 
@@ -34,13 +35,10 @@ class Shell:
         self.folder = folder
 
     def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             [BIN / "tasks-app", *arguments],
             cwd=self.folder,
             env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=120,
         )
 
@@ -141,7 +139,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_program(command)
 
 
 @pytest.mark.usefixtures("folder")

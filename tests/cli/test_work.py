@@ -33,6 +33,7 @@ from tasks_app.runtime.worker.supervisor import WorkerEnd
 from tests.broker.celery_process import CeleryProcess
 from tests.cli.shell import Shell
 from tests.clock import until
+from tests.environment import run_program
 from tests.factory import claimed_task, pending_task, unknown
 from tests.servers import named
 
@@ -258,7 +259,7 @@ TWO_WAYS = ([str(BIN / "tasks-app")], [str(BIN / "celery"), "-A", "tasks_app", "
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return run_program(command, timeout=120)
 
 
 @pytest.mark.test_all

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from tests.broker.conftest import House
 from tests.broker.side_by_side import CASES, _create
 from tests.clock import until
 from tests.edge.load import SPANS, Load
+from tests.environment import run_program
 
 OUTAGE_S = 8
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
@@ -204,9 +204,7 @@ def memory_alarm(node: Node) -> Iterator[None]:
 
 def doctor(house: House) -> str:
     command = [Path(sys.executable).with_name("tasks-app"), "doctor"]
-    run = subprocess.run(
-        command, env=house.environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    run = run_program(command, env=house.environment(), timeout=60)
     return "\n".join(line for line in run.stdout.splitlines() if "broker" in line)
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, text
 
 from dev.benchmarks.environments import FOLDER, PEERS, MissingError, Virtual
 from tests.clock import until
+from tests.environment import run_program
 from tests.releases import NO_PEER
 
 HERE = Path(__file__).parent
@@ -134,14 +135,11 @@ class Shop:
             (self.folder / "shop" / f"{name}.py").write_text(code)
 
     def run(self, code: str) -> str:
-        done = subprocess.run(
+        done = run_program(
             [self.programs / "python", "-c", code],
             env=self.environment,
             cwd=self.folder,
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
