@@ -7,11 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from urllib.error import URLError
 
 import psutil
 import pytest
@@ -20,8 +18,6 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from tasks_app import Settings
 from tasks_app.broker.checks import check_environment, check_pool, exit_on_error
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.monitor.checks.database import connections
 from tests.broker.celery_process import HOUSE, CeleryProcess
@@ -282,17 +278,6 @@ def test_an_old_schema_is_refused(empty_url: str) -> None:
     assert said.endswith("Run: tasks-app migrate")
 
 
-@pytest.mark.parametrize("url", ["nonsense:secret", "postgres://someone@127.0.0.1:secret"])
-def test_a_url_that_is_none_is_said_without_its_secrets(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-    with pytest.raises(ConfigurationError) as refused:
-        load_settings()
-    assert "TASKS_APP_DATABASE_URL" in str(refused.value)
-    assert "sec" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("broker", "url", "words"),
     [
@@ -348,30 +333,3 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
 def test_only_a_pool_of_green_threads_is_refused(pool: str, refused: bool) -> None:
     with pytest.raises(ConfigurationError, match=GREEN) if refused else nullcontext():
         check_pool(pool)
-
-
-def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
-    (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
-    show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
-    said = subprocess.run(
-        [sys.executable, "-c", show],
-        cwd=tmp_path,
-        env={**kept, **house.environment()},
-        capture_output=True,
-        check=True,
-    ).stdout
-    assert (said, celery_defaults(None, 1.0)["worker_prefetch_multiplier"]) == (b"7\n", 1)
-
-
-def test_flower_answers(house: House, free_port: int) -> None:
-    house.start("flower", f"--port={free_port}", "--address=127.0.0.1")
-
-    def healthy() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/healthcheck") as answer:
-                return answer.read() == b"OK"
-        except (URLError, ConnectionError):
-            return False
-
-    until(healthy, 60)

@@ -176,6 +176,8 @@ FORMS = [
     ),
     (f"postgresql+{SECRET}://me@h/x", "must be psycopg 3; begin with postgresql+psycopg://"),
     ("not a url", "use a URL such as postgresql+psycopg://"),
+    (f"nonsense:{SECRET}", "use a URL such as postgresql+psycopg://"),
+    (f"postgres://someone@127.0.0.1:{SECRET}", "use a URL such as postgresql+psycopg://"),
     (f"{SECRET}://me@h/x", "use a URL such as postgresql+psycopg://"),
 ]
 

@@ -75,7 +75,7 @@ def test_a_schedule_is_added_listed_shown_and_removed(shell: Shell) -> None:
     assert shell.json("schedules", "list") == []
 
 
-def test_it_is_disabled_and_enabled(shell: Shell, engine: Engine) -> None:
+def test_a_schedule_is_disabled_and_enabled(shell: Shell, engine: Engine) -> None:
     shell("schedules", "add", "often", "t", "--every", "15m")
     assert shell("schedules", "disable", "often").stdout.startswith("Paused.")
     assert next_runs(engine) == {"often": None}
@@ -85,7 +85,7 @@ def test_it_is_disabled_and_enabled(shell: Shell, engine: Engine) -> None:
 
 
 @pytest.mark.test_all
-def test_it_tells_what_became_of_the_last_task(shell: Shell, engine: Engine) -> None:
+def test_a_schedule_tells_what_became_of_its_last_task(shell: Shell, engine: Engine) -> None:
     shell("schedules", "add", "soon", "cli.echo", "--every", "1h")
     with engine.begin() as connection:
         connection.execute(
@@ -97,7 +97,7 @@ def test_it_tells_what_became_of_the_last_task(shell: Shell, engine: Engine) -> 
     assert (shown["last_outcome"], shown["last_task_state"]) == ("made", "SUCCEEDED")
 
 
-def test_it_is_changed(shell: Shell) -> None:
+def test_a_schedule_is_changed(shell: Shell) -> None:
     shell("schedules", "add", "often", "t", "--every", "15m")
     changed = shell("schedules", "change", "often", "--every", "1h", "--payload", '{"n": 2}')
     shown = shell.json("schedules", "show", "often")
@@ -200,7 +200,7 @@ def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
 
 
 @pytest.mark.test_all
-def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
+def test_a_batch_that_fails_is_restarted_and_what_it_left_out_is_shown(
     run: Shell, tmp_path: Path
 ) -> None:
     (tmp_path / "bad").touch()
@@ -246,7 +246,7 @@ def test_eighty_columns_hold_whole_words_of_a_batch(
 
 
 @pytest.mark.test_all
-def test_one_is_stopped_and_abandoned(run: Shell) -> None:
+def test_a_batch_is_stopped_and_abandoned(run: Shell) -> None:
     batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
     refused = run("batch", "abandon", batch_id)
     stopped = run("batch", "stop", batch_id)

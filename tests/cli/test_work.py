@@ -444,7 +444,7 @@ def few(engine: Engine) -> Iterator[str]:
 
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
-def test_one_whose_children_get_no_connection_says_so(
+def test_a_drain_whose_children_get_no_connection_says_so(
     stopped_shell: Shell,
     engine: Engine,
     database_url: str,
@@ -473,7 +473,9 @@ def test_one_whose_children_get_no_connection_says_so(
 
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
-def test_one_that_is_stopped_says_so_and_what_is_left(stopped_shell: Shell, engine: Engine) -> None:
+def test_a_drain_that_is_stopped_says_so_and_what_is_left(
+    stopped_shell: Shell, engine: Engine
+) -> None:
     with engine.begin() as connection:
         ids = [pending_task(connection, "waits") for _ in range(2)]
     command = [sys.executable, "-m", "tasks_app", "work", "--drain", "-c", "1"]
