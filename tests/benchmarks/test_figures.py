@@ -312,9 +312,7 @@ def test_the_gate_says_what_became_slower_and_fails(
     assert "1.50 x" in said
 
 
-def test_the_slowness_that_is_tried_is_that_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_slowness_that_is_tried_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "calibrate", lambda: 150.0)
     known = {"figures": {"noop_cpu": 0.5}}
     assert gate._burn_ns(known, 1.0) == 0
@@ -386,9 +384,7 @@ def test_what_needs_a_python_that_is_not_here_is_not_measured() -> None:
 
 
 @pytest.mark.test_all
-def test_a_step_that_fails_is_told_without_what_it_said(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_step_that_fails_is_told_without_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MissingError) as caught:
         run_command([sys.executable, "-c", "raise SystemExit('no https://host/')"], "x")
     assert str(caught.value) == "NOT MEASURED: x cannot be installed here."

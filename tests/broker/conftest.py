@@ -53,11 +53,7 @@ class House:
         }
 
     def start(
-        self,
-        *arguments: str,
-        folder: Path | None = None,
-        app: str = "tasks_app",
-        **more: str,
+        self, *arguments: str, folder: Path | None = None, app: str = "tasks_app", **more: str
     ) -> CeleryProcess:
         """Start ``celery -A tasks_app``, or another app, with these arguments."""
         folder = folder or self._folder / f"process-{next(self._names)}"
@@ -199,6 +195,13 @@ def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
     started = house.started
     yield
     house.end_since(started)
+
+
+@pytest.fixture
+def alone(house: House) -> Iterator[None]:
+    """Each of these starts its own processes, and leaves none to the next."""
+    yield
+    house.end()
 
 
 @pytest.fixture

@@ -127,10 +127,7 @@ def refused(pool: str | type) -> str:
         ("processes", ""),
         ("solo", "hard (hard_timeout)"),
         ("threads", "soft (timeout), hard (hard_timeout)"),
-        (
-            OwnPool,
-            "soft (timeout), soft.async (timeout), soft.sql (timeout), hard (hard_timeout)",
-        ),
+        (OwnPool, "soft (timeout), soft.async (timeout), soft.sql (timeout), hard (hard_timeout)"),
     ],
 )
 def test_what_is_declared_in_vain_is_refused_by_name(pool: str | type, names: str) -> None:

@@ -102,12 +102,7 @@ def test_a_retry_is_red_no_longer_when_it_succeeds(house: House, listener: Liste
     ],
 )
 def test_each_other_end_has_its_state_and_cause(
-    house: House,
-    listener: Listener,
-    name: str,
-    payload: dict[str, Any],
-    state: str,
-    text: str,
+    house: House, listener: Listener, name: str, payload: dict[str, Any], state: str, text: str
 ) -> None:
 
     (task_id,) = house.create(name, payload=payload)
@@ -123,10 +118,7 @@ def test_each_other_end_has_its_state_and_cause(
     ],
 )
 def test_what_beat_itself_ends_is_shown_under_a_worker_that_is_there(
-    house: House,
-    listener: Listener,
-    options: dict[str, Any],
-    text: str,
+    house: House, listener: Listener, options: dict[str, Any], text: str
 ) -> None:
 
     (task_id,) = house.create("fine", **options)

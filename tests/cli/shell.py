@@ -122,10 +122,7 @@ def run(
         connection.execute(text("CREATE TABLE person (id int PRIMARY KEY)"))
         connection.execute(text("INSERT INTO person SELECT generate_series(1, 40)"))
     yield Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="cli_jobs",
+        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url, TASKS_APP_IMPORTS="cli_jobs"
     )
     sys.modules.pop("cli_jobs", None)
     for name in ("payroll", "sorted", "gapped"):

@@ -94,10 +94,7 @@ def test_a_lock_is_freed_and_its_holder_is_told(shell: Shell, engine: Engine) ->
     lock = locks.hold(engine, exclusive="a", who="me").take()
     assert shell("locks", "free", "a").stdout == "a was taken from me.\n"
     again = shell("locks", "free", "a")
-    assert (again.returncode, again.stderr) == (
-        1,
-        "a is not held. Run: tasks-app locks list\n",
-    )
+    assert (again.returncode, again.stderr) == (1, "a is not held. Run: tasks-app locks list\n")
     with pytest.raises(locks.LockLostError):
         lock.release()
 

@@ -510,11 +510,7 @@ def ended(engine: Engine) -> None:
 
 @pytest.mark.test_all
 def test_each_prints_one_document(
-    run: Shell,
-    known: dict[str, Any],
-    engine: Engine,
-    stack: Stack,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Shell, known: dict[str, Any], engine: Engine, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_BROKER_URL", stack.urls.broker)
     for line in filter(None, TYPED.split("\n")):

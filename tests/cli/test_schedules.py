@@ -226,7 +226,7 @@ def test_steps_are_shown_in_the_order_of_the_plan(run: Shell, engine: Engine) ->
     steps = run("batch", "show", batch_id).stdout.rpartition("skew")[2].splitlines()[1:]
     assert [line.split()[0] for line in steps] == ["take", "post", "end"]
     assert [s["step"] for s in run.json("batch", "show", batch_id)["steps"]] == [
-        *("take", "post", "end"),
+        *("take", "post", "end")
     ]
 
 

@@ -422,10 +422,7 @@ def stopped_shell(
 ) -> Shell:
     (tmp_path / "drain_limits.py").write_text(HANDLERS_OF_STOPPED)
     return Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="drain_limits",
+        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url, TASKS_APP_IMPORTS="drain_limits"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dev.torture.rabbit_node import Node
-from tests.broker.conftest import _clean, free_port, house, rabbitmq  # noqa: F401  the same house
+from tests.broker.conftest import _clean, alone, free_port, house, rabbitmq  # noqa: F401
 from tests.broker.side_by_side import backend, sample  # noqa: F401  the same project
 from tests.django.django_shop import shop  # noqa: F401  the same project
 from tests.runtime.conftest import bench  # noqa: F401  the same workbench

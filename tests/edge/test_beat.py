@@ -18,7 +18,7 @@ from tests.broker.conftest import House
 from tests.broker.listening import Scans
 from tests.clock import until
 
-pytestmark = pytest.mark.timeout(300, method="thread")
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.timeout(300, method="thread")]
 
 KILLS = 4
 BUSY_S = 5
@@ -29,13 +29,6 @@ RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 MINE = """
 beat_schedule = {"mine": {"task": "mine", "schedule": 0.5, "options": {"queue": "mine"}}}
 """
-
-
-@pytest.fixture(autouse=True)
-def _alone(house: House) -> Iterator[None]:
-    """Each of these starts its own processes, and leaves none to the next."""
-    yield
-    house.end()
 
 
 @pytest.fixture

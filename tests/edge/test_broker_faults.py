@@ -319,11 +319,7 @@ ALL, UNLIMITED = (
 
 @pytest.mark.parametrize("pool", ["spawn", "threads", "solo"])
 def test_every_case_ends_as_it_should(
-    house: House,
-    sample: Any,
-    backend: Redis,
-    tmp_path: Path,
-    pool: str,
+    house: House, sample: Any, backend: Redis, tmp_path: Path, pool: str
 ) -> None:
     whole = pool == "spawn"
     if whole:

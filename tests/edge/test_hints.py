@@ -178,10 +178,7 @@ def _consumer(broker: Valkey) -> Iterator[None]:
 
 @pytest.mark.timeout(300)
 def test_a_commit_takes_as_long_as_without_a_broker_whatever_the_broker_does(
-    house: House,
-    open_folder: Path,
-    free_port: int,
-    hinted_by: Callable[[HintSender | None], None],
+    house: House, open_folder: Path, free_port: int, hinted_by: Callable[[HintSender | None], None]
 ) -> None:
     """All kinds in turn, one commit each, so that the machine's moods hit all alike."""
     with every_kind(open_folder, free_port) as hinters:

@@ -28,6 +28,8 @@ from tests.broker.house.poisons import ASKS, MAX_ATTEMPTS, POISONS
 from tests.clock import until
 from tests.edge.memory_group import MemoryGroup, memory_group
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 TIMES = 2
 CHILDREN = 4
 MAX_CRASHES = 3
@@ -43,13 +45,6 @@ MOST_KILLS = MAX_ATTEMPTS + MAX_CRASHES - 1
 EATER = "input()\nhoard = []\nwhile True: hoard.append(b'x' * 5_000_000)"
 FAILED = "SELECT count(*) FROM task_error WHERE id = ANY(:ids)"
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND id = ANY(:ids)"
-
-
-@pytest.fixture(autouse=True)
-def _alone(house: House) -> Iterator[None]:
-    """Each of these starts its own processes, and leaves none to the next."""
-    yield
-    house.end()
 
 
 @pytest.fixture

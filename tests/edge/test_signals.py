@@ -24,10 +24,7 @@ from tests.clock import until
 
 pytestmark = pytest.mark.timeout(180, method="thread")
 
-CALM = {
-    "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_IMPORTS": "house_handlers,stop_handlers",
-}
+CALM = {"TASKS_APP_LEASE": "30s", "TASKS_APP_IMPORTS": "house_handlers,stop_handlers"}
 HANDLERS = str(Path(__file__).parents[1] / "broker" / "house")
 QUEUE = "stop"
 TERM, INT, QUIT = signal.SIGTERM, signal.SIGINT, signal.SIGQUIT

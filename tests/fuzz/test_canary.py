@@ -188,10 +188,7 @@ def dump(url: str) -> dict[str, str]:
 
 
 def test_a_secret_is_in_no_dump_log_page_message_or_setting(
-    house: House,
-    dice: random.Random,
-    free_port: int,
-    monkeypatch: pytest.MonkeyPatch,
+    house: House, dice: random.Random, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret, key = f"hidden{dice.getrandbits(64):016x}", new_key()  # not that of the test above
     said = {

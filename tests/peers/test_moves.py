@@ -301,9 +301,7 @@ def test_three_jobs_move_one_by_one_while_both_run(rq: Shop) -> None:
 
 
 @pytest.mark.test_all
-def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(
-    rq: Shop,
-) -> None:
+def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(rq: Shop) -> None:
     rq.run(RQ_BUYING.format(orders=[1, 2], moved=(), left=KINDS))
     rq.write(handlers=RQ_HANDLER)
     rq.run(RQ_BUYING.format(orders=[3], moved=("receipt",), left=KINDS[1:]))
@@ -319,9 +317,7 @@ def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(
 
 
 @pytest.mark.test_all
-def test_the_guides_ways_of_buying_do_what_they_say_in_move_from_rq(
-    rq: Shop,
-) -> None:
+def test_the_guides_ways_of_buying_do_what_they_say_in_move_from_rq(rq: Shop) -> None:
     rq.write(handlers=RQ_HANDLER)
     rq.run(
         "from shop.jobs import send_receipt\nfrom tasks_app import create_task\n"

@@ -241,11 +241,7 @@ except ConnectionResetError:
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("action", "status", "output"),
-    [
-        ("kill", -signal.SIGKILL, ""),
-        ("exit:3", 3, ""),
-        ("cut", 0, "AttributeError\ncut\n"),
-    ],
+    [("kill", -signal.SIGKILL, ""), ("exit:3", 3, ""), ("cut", 0, "AttributeError\ncut\n")],
 )
 def test_a_process_is_hurt(tmp_path: Path, action: str, status: int, output: str) -> None:
     environment = {

@@ -91,9 +91,7 @@ def test_a_celery_task_becomes_a_row_of_its_name(
     assert (made.queue, made.priority, made.biz_key) == ("default", 5, "order:1")
 
 
-def test_many_are_created_at_once(
-    connection: Connection,
-) -> None:
+def test_many_are_created_at_once(connection: Connection) -> None:
     ids = create_tasks(
         connection, [NewTask(add, args=(1,), kwargs={"y": 2}), NewTask(add.s(3)), NewTask("other")]
     )
