@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -42,6 +43,12 @@ def python_path(*folders: Path) -> str:
     """Return the folders, and behind them what this process was given: a mutant of the product."""
     given = filter(None, [os.environ.get("PYTHONPATH")])
     return os.pathsep.join([*map(str, folders), *given])
+
+
+def run_program(command: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, whatever its status, and keep what it prints."""
+    options = {"capture_output": True, "text": True, "check": False, **options}
+    return subprocess.run(command, **options)  # noqa: PLW1510  it may be given
 
 
 PROJECT = Path(__file__).parents[1]

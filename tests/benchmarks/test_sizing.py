@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine, make_url, text
 
 from dev.benchmarks.simulation import page
-from dev.benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process, Resource
+from dev.benchmarks.simulation.engine import Clock, Cores, Lock, Log, Process
 from dev.benchmarks.simulation.measure import read
 from dev.benchmarks.simulation.model import simulate
 from dev.benchmarks.simulation.profiles import checks, profiles, usable
@@ -69,7 +69,6 @@ def nothing_stays(
 
 @pytest.fixture
 def left_behind(engine: Engine) -> str:
-    """The schema of a run that was killed."""
     with engine.begin() as connection:
         bench_schema.make(connection, LEFT)
         connection.exec_driver_sql(f"CREATE TABLE {LEFT}.task_pending (i int)")
@@ -250,7 +249,6 @@ def test_it_says_that_others_are_in_its_way(load: float, said: str) -> None:
 
 
 def run(*arguments: str) -> Done:
-    """Run it in this process."""
     output, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
         sizing.main(arguments)
@@ -295,66 +293,46 @@ GROUPS = TaskCost(0.000_04, 0.000_03, 0.000_003, 0.000_005, 0.02, 0.006, group=5
 WAITING = TaskCost(0.000_9, 0.000_4, 0, 0.000_005, 3, 1, wait_s=0.1)
 
 
-def ends(clock: Clock, *steps: list[tuple[Resource, float]]) -> list[float]:
-    """When each process has done its steps, all begun at once."""
-    found = [0.0] * len(steps)
+Steps = list[tuple[str, float]]
+
+
+@pytest.mark.parametrize(
+    ("cores", "log", "steps", "expected"),
+    [
+        ((2,), (0,), [[("cores", 2)]] * 3, [2, 2, 4]),
+        ((2, 1.5), (0,), [[("cores", 2)]] * 2, [2, 3]),
+        ((1,), (0,), [[("cores", 500)], [("cores", 1)]], [501, 4]),
+        ((8,), (0.005,), [[("log", 0)], [("cores", 1), ("log", 0)], [("cores", 2), ("log", 0)]],
+         [5, 10, 10]),
+        ((8,), (0.005,), [[("log", 1)], *[[("cores", 1), ("log", 2)]] * 2], [6, 15, 15]),
+        ((8,), (0.001, 0.005), [[("log", 0)], [("cores", 2), ("log", 0)]], [6, 6]),
+        ((4,), (0,), [[("lock", 1000), ("cores", 1), ("lock", 0)]] * 3, [1, 2, 3]),
+    ],
+    ids=[
+        "cores do as much at once as there are", "a core is slower beside a busy one",
+        "a long burst lets others in", "one flush serves all who came before it began",
+        "a flush takes longer by what is written",
+        "a commit delay lets those in who come meanwhile",
+        "threads of a child share its interpreter",
+    ],
+)  # fmt: skip
+def test_processes_that_begin_at_once_end_in_ms(
+    cores: tuple[int, float], log: tuple[float, float], steps: list[Steps], expected: list[float]
+) -> None:
+    clock = Clock()
+    things = {"cores": Cores(clock, *cores), "log": Log(clock, *log), "lock": Lock(clock)}
+    ends = [0.0] * len(steps)
 
     def process(number: int) -> Process:
-        yield from steps[number]
-        found[number] = clock.now
+        yield from ((things[name], ms / 1e3) for name, ms in steps[number])
+        ends[number] = clock.now * 1e3
 
     for number in range(len(steps)):
         clock.resume(process(number))
     clock.run(lambda: False)
-    return found
-
-
-def test_cores_do_as_much_at_once_as_there_are() -> None:
-    clock = Clock()
-    cores = Cores(clock, 2)
-    assert ends(clock, *[[(cores, 0.002)]] * 3) == pytest.approx([0.002, 0.002, 0.004])
-    assert cores.busy_s == pytest.approx(0.006)
-
-
-def test_a_core_is_slower_beside_a_busy_one() -> None:
-    clock = Clock()
-    cores = Cores(clock, 2, 1.5)
-    assert ends(clock, *[[(cores, 0.002)]] * 2) == pytest.approx([0.002, 0.003])
-
-
-def test_a_long_burst_lets_others_in() -> None:
-    clock = Clock()
-    core = Cores(clock, 1)
-    long, short = ends(clock, [(core, 0.5)], [(core, 0.001)])
-    assert (long, short) == pytest.approx((0.501, 0.004))
-
-
-def test_one_flush_serves_all_who_came_before_it_began() -> None:
-    clock = Clock()
-    log, cores = Log(clock, 0.005), Cores(clock, 8)
-    found = ends(clock, [(log, 0)], [(cores, 0.001), (log, 0)], [(cores, 0.002), (log, 0)])
-    assert found == pytest.approx([0.005, 0.010, 0.010])
-
-
-def test_a_flush_takes_longer_by_what_is_written() -> None:
-    clock = Clock()
-    log, cores = Log(clock, 0.005), Cores(clock, 8)
-    found = ends(clock, [(log, 0.001)], *[[(cores, 0.001), (log, 0.002)]] * 2)
-    assert found == pytest.approx([0.006, 0.015, 0.015])
-
-
-def test_a_commit_delay_lets_those_in_who_come_meanwhile() -> None:
-    clock = Clock()
-    log, cores = Log(clock, 0.001, delay_s=0.005), Cores(clock, 8)
-    found = ends(clock, [(log, 0)], [(cores, 0.002), (log, 0)])
-    assert found == pytest.approx([0.006, 0.006])
-
-
-def test_threads_of_a_child_share_its_interpreter() -> None:
-    clock = Clock()
-    lock, cores = Lock(clock), Cores(clock, 4)
-    steps = [(lock, 1.0), (cores, 0.001), (lock, 0.0)]
-    assert sorted(ends(clock, *[steps] * 3)) == pytest.approx([0.001, 0.002, 0.003])
+    assert ends == pytest.approx(expected)
+    used = sum(ms for each in steps for name, ms in each if name == "cores") / 1e3
+    assert len(cores) == 2 or things["cores"].busy_s == pytest.approx(used)
 
 
 @pytest.mark.test_all

@@ -20,8 +20,6 @@ LOGS: dict[str, Path] = {}
 
 
 class CeleryProcess:
-    """One command and the processes that it made."""
-
     def __init__(
         self, folder: Path, environment: dict[str, str], *arguments: str, app: str = "tasks_app"
     ) -> None:
@@ -49,26 +47,21 @@ class CeleryProcess:
 
     @property
     def pid(self) -> int:
-        """The command's own process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the command has not ended."""
         return self._process.poll() is None
 
     def log(self) -> str:
-        """What it said so far."""
         return self._log.read_text(errors="replace")
 
     def says(self, words: str, timeout_s: float = 30.0) -> None:
-        """Wait until the log holds ``words``."""
         with suppress(AssertionError):
             until(lambda: words in self.log() or not self.alive, timeout_s)
         assert words in self.log(), self.log()[-3000:]
 
     def children(self) -> list[psutil.Process]:
-        """The processes that it made and that live."""
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
         return []
@@ -82,7 +75,6 @@ class CeleryProcess:
         return self._process.wait(timeout_s)
 
     def ask(self) -> None:
-        """Ask it to end in good order."""
         if self.alive:
             self._process.terminate()
 
@@ -92,7 +84,6 @@ class CeleryProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL the command alone."""
         self._process.kill()
         self._process.wait()
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
-from tasks_app import NewTask, create_tasks
+from tasks_app import NewTask, cancel_task, create_tasks
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.pool.tasks import browse
 from tests.broker.celery_process import CeleryProcess
@@ -53,11 +53,7 @@ class House:
         }
 
     def start(
-        self,
-        *arguments: str,
-        folder: Path | None = None,
-        app: str = "tasks_app",
-        **more: str,
+        self, *arguments: str, folder: Path | None = None, app: str = "tasks_app", **more: str
     ) -> CeleryProcess:
         """Start ``celery -A tasks_app``, or another app, with these arguments."""
         folder = folder or self._folder / f"process-{next(self._names)}"
@@ -88,23 +84,19 @@ class House:
         assert process.alive, process.log()
 
     def beat(self, **more: str) -> CeleryProcess:
-        """Start a beat and wait for its first words."""
         process = self.start("beat", "-l", "INFO", **more)
         process.says("beat: Starting", 90)
         return process
 
     def end_since(self, number: int) -> None:
-        """Kill those that were started after so many."""
         for process in self._started[number:]:
             process.end()
 
     @property
     def started(self) -> int:
-        """How many it has started."""
         return len(self._started)
 
     def end(self) -> None:
-        """Kill what is left."""
         self.end_since(0)
         self.sql("DELETE FROM task_worker")
         self.sql("DELETE FROM task_lease")
@@ -124,7 +116,6 @@ class House:
         return True
 
     def create(self, name: str, number: int = 1, payload: Any = None, **options: Any) -> list[int]:
-        """Create tasks of one name and commit."""
         with self.engine.begin() as connection:
             return create_tasks(connection, [NewTask(name, payload, options)] * number)  # type: ignore[arg-type]
 
@@ -142,7 +133,6 @@ class House:
         return task
 
     def attempts(self, task_id: int) -> list[Attempt]:
-        """Return the attempts that did not succeed."""
         with self.engine.connect() as connection:
             return browse.failed_attempts(connection, task_id)
 
@@ -195,7 +185,7 @@ def house(
     house.end()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
     if "house" not in request.fixturenames:
         yield
@@ -208,10 +198,43 @@ def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def alone(house: House) -> Iterator[None]:
+    """Each of these starts its own processes, and leaves none to the next."""
+    yield
+    house.end()
+
+
+@pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on just now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 Start = Callable[..., CeleryProcess]
+
+
+GOOD, FLAKY, BAD, CANCELLED = 10, 3, 2, 2
+STATES = {"SUCCEEDED": GOOD + FLAKY, "FAILED": BAD, "CANCELLED": CANCELLED}
+
+
+def begin_life(house: House, queue: str) -> list[int]:
+    """Create tasks that succeed, that need a retry, that fail, and that are cancelled in time."""
+    later = house.create("ok", CANCELLED, queue=queue, delay="1h")
+    with house.engine.begin() as connection:
+        for task_id in later:
+            cancel_task(connection, task_id)
+    return [
+        *later,
+        *house.create("ok", GOOD, queue=queue),
+        *house.create("flaky", FLAKY, queue=queue),
+        *house.create("bad", BAD, queue=queue),
+    ]
+
+
+def effects_of(house: House, ids: list[int]) -> tuple[int, int]:
+    """Return how many effects these tasks have, and how many of the tasks have one."""
+    counted = "SELECT {} FROM effect WHERE task_id = ANY(:ids)"
+    return (
+        house.sql(counted.format("count(*)"), ids=ids),
+        house.sql(counted.format("count(DISTINCT task_id)"), ids=ids),
+    )

@@ -75,7 +75,6 @@ class Account:
 
     @property
     def url(self) -> str:
-        """Return the URL with this user."""
         return self.url_by_way_of(self.address[1])
 
     def url_by_way_of(self, port: int) -> str:
@@ -91,7 +90,6 @@ class Account:
         _control("change_password", self.name, password)
 
     def hang_up(self) -> None:
-        """Close all connections of the virtual host."""
         _control("close_all_connections", "--vhost", self._vhost, "a test")
 
 

@@ -59,9 +59,7 @@ CASES = {
     "soft limit, not caught": Case("untidy"),
     "soft limit of the call": Case("broken", options={"soft_time_limit": 5, "time_limit": 9}),
     "special values": Case(
-        "typed",
-        (WHEN, Decimal("9.90")),
-        {"ids": [UUID(int=7)], "raw": b"\xff\x00"},
+        "typed", (WHEN, Decimal("9.90")), {"ids": [UUID(int=7)], "raw": b"\xff\x00"}
     ),
     "a result that is no JSON": Case("unstorable"),
     "a result that nobody keeps": Case("forgettable", state="SUCCEEDED"),

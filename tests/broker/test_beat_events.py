@@ -11,7 +11,7 @@ from redis import Redis
 from tasks_app.broker.beat import PoolScheduler
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.broker.scans import Scans
+from tests.broker.listening import Scans
 from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
@@ -41,7 +41,6 @@ def beats(house: House, worker: CeleryProcess, tmp_path_factory) -> list[CeleryP
 
 
 def leader(house: House, beats: list[CeleryProcess]) -> CeleryProcess:
-    """Wait until one of them leads."""
     return until(
         lambda: next((b for b in beats if f":{b.pid}" in (house.sql(LEADER) or "")), None), 20
     )

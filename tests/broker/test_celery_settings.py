@@ -63,7 +63,6 @@ def rows(heading: str) -> list[Row]:
 
 
 def named(heading: str, here: str) -> list[str]:
-    """Which existing names a table calls so."""
     patterns = [row.name for row in rows(heading) if row.here == here]
     return sorted(
         name for name in EXISTING[heading] if any(fnmatch.fnmatch(name, p) for p in patterns)
@@ -200,7 +199,6 @@ def _message(task: str) -> Any:
 
 
 def _without_names(parts: Any) -> Any:
-    """Without what is new in each message."""
     return json.loads(re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<name>", json.dumps(parts)))
 
 
@@ -308,13 +306,10 @@ went_off: list[str] = []
 
 
 def go_off() -> None:
-    """Somebody's code."""
     went_off.append("boom")
 
 
 class Bomb:
-    """Runs code when it is read."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return go_off, ()
 

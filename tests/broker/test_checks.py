@@ -7,11 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from urllib.error import URLError
 
 import psutil
 import pytest
@@ -20,13 +18,10 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from tasks_app import Settings
 from tasks_app.broker.checks import check_environment, check_pool, exit_on_error
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.monitor.checks.database import connections
 from tests.broker.celery_process import HOUSE, CeleryProcess
-from tests.broker.conftest import House
-from tests.broker.life import STATES, begin_life, effects_of
+from tests.broker.conftest import STATES, House, begin_life, effects_of
 from tests.clock import until
 from tests.servers import Databases, named
 
@@ -181,7 +176,6 @@ def test_every_pool_is_killed_and_another_worker_goes_on(house: House, tmp_path:
 
 @pytest.fixture
 def empty_url(databases: Databases) -> Iterator[str]:
-    """A database without our schema."""
     yield databases.create("nothing_yet")
     databases.drop("nothing_yet")
 
@@ -230,27 +224,37 @@ def test_a_misspelt_setting_is_said(house: House) -> None:
         process.end()
 
 
-def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
-    """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
-    said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")
-    assert "TASKS_APP_IMPORTS names hose_handlers" in said
-
-
-def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
-    process = house.start("worker", "-P", "threads")
-    assert process.wait(20) != 0
-    said = process.log()
-    assert "late (timeout), hang (hard_timeout), stuck.async (hard_timeout): in it nothing" in said
-    assert "Serve their queues with --pool=prefork" in said
-    assert "Traceback" not in said
+GREEN = "gevent and eventlet are refused"
+LIMITS = "late (timeout), hang (hard_timeout), stuck.async (hard_timeout): in it nothing"
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("TASKS_APP_SCHEMA", "Bad-Schema"), ("TASKS_APP_LEASE", "soon")]
+    ("config", "arguments", "environment", "words"),
+    [
+        # Celery logs what a signal's receiver raises: the worker looked healthy and knew no task.
+        ("", (), {"TASKS_APP_IMPORTS": "hose_handlers"}, "TASKS_APP_IMPORTS names hose_handlers"),
+        ("", (), {"TASKS_APP_SCHEMA": "Bad-Schema"}, "TASKS_APP_SCHEMA is wrong: use a "),
+        ("", (), {"TASKS_APP_LEASE": "soon"}, "TASKS_APP_LEASE is wrong: use a "),
+        ("worker_pool = 'gevent'\n", (), {}, GREEN),
+        ("", ("-P", "threads"), {}, f"{LIMITS}|Serve their queues with --pool=prefork"),
+    ],
+    ids=["module", "schema", "lease", "green threads", "limits"],
 )
-def test_a_wrong_setting_is_one_sentence(house: House, variable: str, value: str) -> None:
-    said = last_words(house, "worker", **{variable: value})
-    assert said.strip().splitlines()[-1].startswith(f"{variable} is wrong: use a ")
+def test_a_worker_that_cannot_work_ends_with_one_sentence(
+    house: House,
+    tmp_path: Path,
+    config: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    (tmp_path / "celeryconfig.py").write_text(config)
+    process = house.start("worker", *arguments, folder=tmp_path, **environment)
+    assert process.wait(60) == 2
+    for each in words.split("|"):
+        assert each in process.log()
+    assert not environment or words in process.log().strip().splitlines()[-1]
+    assert "Traceback" not in process.log()
 
 
 def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
@@ -274,25 +278,21 @@ def test_an_old_schema_is_refused(empty_url: str) -> None:
     assert said.endswith("Run: tasks-app migrate")
 
 
-def test_a_missing_database_url_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TASKS_APP_DATABASE_URL", "")
-    assert "TASKS_APP_DATABASE_URL" in refusal()
-
-
-@pytest.mark.parametrize("url", ["nonsense:secret", "postgres://someone@127.0.0.1:secret"])
-def test_a_url_that_is_none_is_said_without_its_secrets(
-    url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("broker", "url", "words"),
+    [
+        # Celery would try its own default, an AMQP server on this machine, again and again.
+        (None, "postgresql+psycopg:///x", "TASKS_APP_BROKER_URL"),
+        ("redis://127.0.0.1/0", "", "TASKS_APP_DATABASE_URL"),
+        ("redis://127.0.0.1/0", "postgresql+psycopg://u:secret@127.0.0.1:1/x", "does not answer"),
+    ],
+)
+def test_a_missing_server_is_said_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, broker: str | None, url: str, words: str
 ) -> None:
-    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
-    with pytest.raises(ConfigurationError) as refused:
-        load_settings()
-    assert "TASKS_APP_DATABASE_URL" in str(refused.value)
-    assert "sec" not in str(refused.value)
-
-
-def test_a_database_that_does_not_answer_is_said() -> None:
-    said = refusal(database_url="postgresql+psycopg://nobody:secret@127.0.0.1:1/nothing")
-    assert "does not answer" in said
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", "")
+    said = refusal(broker, **({"database_url": url} if url else {}))
+    assert words in said
     assert "secret" not in said
 
 
@@ -310,11 +310,6 @@ def test_a_role_without_privileges_is_said(database_url: str, engine: Engine) ->
     assert "tasks-app grants" in said
 
 
-def test_a_missing_broker_is_said() -> None:
-    """Else Celery would try its own default, an AMQP server on this machine, again and again."""
-    assert "TASKS_APP_BROKER_URL" in refusal(None, database_url="postgresql+psycopg:///x")
-
-
 def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -328,49 +323,13 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     assert "no shop" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
-def test_a_pool_of_green_threads_is_refused(pool: str) -> None:
-    with pytest.raises(ConfigurationError, match="gevent and eventlet are refused"):
+@pytest.mark.parametrize(
+    ("pool", "refused"),
+    [
+        *(("gevent", True), ("eventlet", True)),
+        *(("prefork", False), ("threads", False), ("solo", False)),
+    ],
+)
+def test_only_a_pool_of_green_threads_is_refused(pool: str, refused: bool) -> None:
+    with pytest.raises(ConfigurationError, match=GREEN) if refused else nullcontext():
         check_pool(pool)
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_the_other_pools_are_not(pool: str) -> None:
-    check_pool(pool)
-
-
-def test_a_worker_with_a_pool_of_green_threads_says_why_it_ends(
-    house: House, tmp_path: Path
-) -> None:
-    (tmp_path / "celeryconfig.py").write_text("worker_pool = 'gevent'\n")
-    process = house.start("worker", folder=tmp_path)
-    assert process.wait(20) != 0
-    assert "gevent and eventlet are refused" in process.log()
-    assert "Traceback" not in process.log()
-
-
-def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
-    (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
-    show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
-    said = subprocess.run(
-        [sys.executable, "-c", show],
-        cwd=tmp_path,
-        env={**kept, **house.environment()},
-        capture_output=True,
-        check=True,
-    ).stdout
-    assert (said, celery_defaults(None, 1.0)["worker_prefetch_multiplier"]) == (b"7\n", 1)
-
-
-def test_flower_answers(house: House, free_port: int) -> None:
-    house.start("flower", f"--port={free_port}", "--address=127.0.0.1")
-
-    def healthy() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/healthcheck") as answer:
-                return answer.read() == b"OK"
-        except (URLError, ConnectionError):
-            return False
-
-    until(healthy, 60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -37,6 +36,7 @@ from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
+from tests.environment import run_program
 
 CONFIG = """
 from __future__ import annotations
@@ -59,7 +59,7 @@ print("annotations" in app.conf.changes, "os" in app.conf.changes)
 def test_a_users_celeryconfig_wins_but_tables_are_merged(tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text(CONFIG)
 
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", PRINT],
         cwd=tmp_path,
         env={
@@ -67,8 +67,6 @@ def test_a_users_celeryconfig_wins_but_tables_are_merged(tmp_path: Path) -> None
             "PYTHONPATH": str(tmp_path),
             "TASKS_APP_BROKER_URL": "redis://localhost",
         },
-        capture_output=True,
-        text=True,
         check=True,
     )
 
@@ -129,10 +127,7 @@ def refused(pool: str | type) -> str:
         ("processes", ""),
         ("solo", "hard (hard_timeout)"),
         ("threads", "soft (timeout), hard (hard_timeout)"),
-        (
-            OwnPool,
-            "soft (timeout), soft.async (timeout), soft.sql (timeout), hard (hard_timeout)",
-        ),
+        (OwnPool, "soft (timeout), soft.async (timeout), soft.sql (timeout), hard (hard_timeout)"),
     ],
 )
 def test_what_is_declared_in_vain_is_refused_by_name(pool: str | type, names: str) -> None:
@@ -408,15 +403,7 @@ def test_no_command_tells_the_password_of_a_broker(words: list[str], tmp_path: P
             "TASKS_APP_DATABASE_URL": "postgresql+psycopg://me@127.0.0.1:1/x",
             "TASKS_APP_BROKER_URL": url,
         }
-        done = subprocess.run(
-            [BIN / words[0], *words[1:]],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_program([BIN / words[0], *words[1:]], cwd=tmp_path, env=environment, timeout=60)
         said = " ".join((done.stdout + done.stderr).split())
 
         assert done.returncode != 0
@@ -431,14 +418,11 @@ def test_a_url_of_celerys_own_is_looked_at_too(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     for words in ([BIN / "celery", "-A", "tasks_app", "report"], [BIN / "tasks-app", "doctor"]):
-        done = subprocess.run(
+        done = run_program(
             words,
             cwd=tmp_path,
             env={**environment, "TASKS_APP_DATABASE_URL": "postgresql+psycopg://a@127.0.0.1:1/x"},
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
 
         assert CORE not in done.stdout + done.stderr

@@ -139,8 +139,6 @@ def test_a_long_event_loses_beginnings_until_it_fits_a_line(
 
 
 class Collects(EventPipe):
-    """A pipe that keeps the lines."""
-
     def __init__(self) -> None:
         super().__init__(Path("nowhere"))
         self.lines: list[bytes] = []
@@ -190,8 +188,6 @@ class Wire:
 
 
 class Clock:
-    """The time that the reporter believes."""
-
     def __init__(self) -> None:
         self.now = time.monotonic()
 
@@ -212,7 +208,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> EventPipe:
-    """A child's end."""
     return EventPipe.beside(tmp_path / "slots")
 
 

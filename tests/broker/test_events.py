@@ -29,7 +29,7 @@ def listener(house: House) -> Iterator[Listener]:
     listener.end()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def worker(house: House, listener: Listener) -> CeleryProcess:
     """A worker without -E, which is asked for events as Flower asks, and a beat."""
     worker = house.worker(**FLOWER)
@@ -82,9 +82,7 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
     assert listener.workers() == {task.worker.hostname}
 
 
-def test_a_retry_is_red_no_longer_when_it_succeeds(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_a_retry_is_red_no_longer_when_it_succeeds(house: House, listener: Listener) -> None:
     (task_id,) = house.create("wobbly", payload=SECRETS)
     task = shown(listener, task_id, "SUCCESS")
     first, again = ["received", "started", "retried"], ["retried", "received", "started"]
@@ -104,14 +102,9 @@ def test_a_retry_is_red_no_longer_when_it_succeeds(
     ],
 )
 def test_each_other_end_has_its_state_and_cause(
-    house: House,
-    listener: Listener,
-    worker: CeleryProcess,
-    name: str,
-    payload: dict[str, Any],
-    state: str,
-    text: str,
+    house: House, listener: Listener, name: str, payload: dict[str, Any], state: str, text: str
 ) -> None:
+
     (task_id,) = house.create(name, payload=payload)
     task = shown(listener, task_id, state)
     assert (task.exception or task.result) == text
@@ -125,21 +118,16 @@ def test_each_other_end_has_its_state_and_cause(
     ],
 )
 def test_what_beat_itself_ends_is_shown_under_a_worker_that_is_there(
-    house: House,
-    listener: Listener,
-    worker: CeleryProcess,
-    options: dict[str, Any],
-    text: str,
+    house: House, listener: Listener, options: dict[str, Any], text: str
 ) -> None:
+
     (task_id,) = house.create("fine", **options)
     task = shown(listener, task_id, "REVOKED")
     assert (task.name, task.result[: len(text)]) == ("fine", text)
     assert len(listener.workers()) == 1
 
 
-def test_a_requeued_task_leaves_the_red_state(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_a_requeued_task_leaves_the_red_state(house: House, listener: Listener) -> None:
     (task_id,) = house.create("mended")
     shown(listener, task_id, "FAILURE")
     with house.engine.begin() as connection:
@@ -149,7 +137,7 @@ def test_a_requeued_task_leaves_the_red_state(
 
 
 def test_a_killed_child_fails_its_task_and_not_the_message(
-    house: House, listener: Listener, worker: CeleryProcess
+    house: House, listener: Listener
 ) -> None:
     """What the child told before it was killed is not lost: its neighbours are shown."""
     before, (task_id,) = house.create("fine", 20, {}), house.create("killer")
@@ -161,18 +149,14 @@ def test_a_killed_child_fails_its_task_and_not_the_message(
     assert all(uuid.isdigit() for uuid in uuids)
 
 
-def test_no_value_of_a_task_is_in_any_event(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_no_value_of_a_task_is_in_any_event(house: House, listener: Listener) -> None:
     (row,) = house.create("row", payload=SECRETS)
     task = shown(listener, row, "FAILURE")
     assert "duplicate key value violates unique constraint" in task.exception
     assert SECRET not in str(listener.events)
 
 
-def test_events_may_be_switched_off_and_on_while_it_runs(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_events_may_be_switched_off_and_on_while_it_runs(house: House, listener: Listener) -> None:
     switch(listener, "disable")
     until(lambda: not told(house, listener), 10, "silence")
     switch(listener, "enable")
@@ -197,9 +181,7 @@ def control(listener: Listener, command: str, **arguments: Any) -> dict[str, Any
     return answer
 
 
-def test_revoke_cancels_a_waiting_row_and_shows_it(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_revoke_cancels_a_waiting_row_and_shows_it(house: House, listener: Listener) -> None:
     (task_id,) = house.create("fine", delay="1h")
     answer = control(listener, "revoke", task_id=str(task_id), terminate=False, signal="SIGTERM")
     assert answer == {"ok": f"tasks {task_id} will be cancelled"}
@@ -207,9 +189,7 @@ def test_revoke_cancels_a_waiting_row_and_shows_it(
     assert shown(listener, task_id, "REVOKED").name == "fine"
 
 
-def test_terminate_cancels_a_running_row_and_kills_nobody(
-    house: House, listener: Listener, worker: CeleryProcess
-) -> None:
+def test_terminate_cancels_a_running_row_and_kills_nobody(house: House, listener: Listener) -> None:
     (task_id,) = house.create("patient")
     shown(listener, task_id, "STARTED")
     (child,) = [c for c in control(listener, "pool_stats")["children"] if c["running"]]
@@ -221,9 +201,7 @@ def test_terminate_cancels_a_running_row_and_kills_nobody(
     assert {c["pid"] for c in control(listener, "pool_stats")["children"]} >= {child["pid"]}
 
 
-def test_ids_that_are_not_ours_are_revoked_as_celery_does(
-    listener: Listener, worker: CeleryProcess
-) -> None:
+def test_ids_that_are_not_ours_are_revoked_as_celery_does(listener: Listener) -> None:
     foreign = "0f8fad5b-d9cb-469f-a165-70867728950e"
     control(listener, "revoke", task_id=[foreign, "17"])
     assert control(listener, "revoked") == [foreign]
@@ -231,7 +209,7 @@ def test_ids_that_are_not_ours_are_revoked_as_celery_does(
 
 @pytest.mark.parametrize("arguments", [{"queue": "default"}, {}])
 def test_a_queue_is_paused_by_remote_control_and_runs_soon_after_resume(
-    house: House, listener: Listener, worker: CeleryProcess, arguments: dict[str, str]
+    house: House, listener: Listener, arguments: dict[str, str]
 ) -> None:
     control(listener, "pool_pause", **arguments)
     count = "SELECT count(*) FROM task_queue_pause"
@@ -245,5 +223,5 @@ def test_a_queue_is_paused_by_remote_control_and_runs_soon_after_resume(
     assert house.over([task_id], timeout_s=2) == {"SUCCEEDED": 1}
 
 
-def test_no_queue_has_such_a_name(listener: Listener, worker: CeleryProcess) -> None:
+def test_no_queue_has_such_a_name(listener: Listener) -> None:
     assert "queue is 'no queue'" in control(listener, "pool_pause", queue="no queue")["error"]

@@ -81,7 +81,6 @@ def healthy(port: int) -> bool:
 
 
 def addresses(pid: int) -> set[str]:
-    """Where a process listens."""
     connections = psutil.Process(pid).net_connections("tcp")
     return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
 

@@ -14,11 +14,6 @@ from tasks_app.broker.outage import Outage, why_away
 BROKER = "amqp://me:**@host/shop"
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house here."""
-
-
 @pytest.mark.parametrize(
     ("error", "fact", "ends_with"),
     [

@@ -14,8 +14,7 @@ from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.errors import NoQueueError
 from tests.broker.celery_process import CeleryProcess
-from tests.broker.conftest import House
-from tests.broker.life import STATES, begin_life, effects_of
+from tests.broker.conftest import STATES, House, begin_life, effects_of
 from tests.broker.test_publisher import message
 
 pytestmark = [
@@ -37,7 +36,6 @@ def _beat(house: House, worker: CeleryProcess) -> CeleryProcess:
 
 @pytest.fixture(scope="module")
 def app(house: House) -> Iterator[Celery]:
-    """As in a process that publishes."""
     app = Celery("publishes", set_as_current=False)
     app.conf.update(celery_defaults(house.broker.url, 1.0))
     register(app)

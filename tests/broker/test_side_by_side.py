@@ -40,8 +40,6 @@ OTHER_WORDS = {"EncodeError": "Fail"}
 
 @dataclass
 class Ended:
-    """What can be seen of one case on one side."""
-
     state: str
     result: Any
     error: str | None

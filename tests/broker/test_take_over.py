@@ -21,8 +21,6 @@ NOTED = text("SELECT notes ->> 'hourly' FROM task_lease WHERE name = 'scan'")
 
 
 class Scheduler(PoolScheduler):
-    """One that remembers instead of sending."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[str] = []
         super().__init__(*args, **kwargs)

@@ -33,7 +33,6 @@ LARGEST = 2**63 - 1
 
 @pytest.fixture
 def carried_out() -> list[Any]:
-    """What reached the child."""
     return []
 
 

@@ -24,6 +24,7 @@ from tests.broker.conftest import House
 from tests.cli.shell import Shell
 from tests.clock import until
 from tests.docs.reading import blocks, section, text_of
+from tests.environment import run_program
 from tests.releases import NEXT, NO_RELEASE, code_of, last_release, next_release
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
@@ -47,7 +48,6 @@ def house(shared_engine: Engine, broker, tmp_path: Path) -> Iterator[House]:
 
 
 def of(folder: Path) -> dict[str, str]:
-    """Let a process run this code instead of ours."""
     return {"PYTHONPATH": f"{folder}{os.pathsep}{HOUSE}"}
 
 
@@ -59,20 +59,15 @@ def worker(house: House, **environment: str) -> CeleryProcess:
 
 
 def command(house: House, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``tasks-app``."""
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "tasks_app", *arguments],
         cwd=HOUSE,
         env={**os.environ, **house.environment(), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
 @contextmanager
 def load(house: House) -> Iterator[list[int]]:
-    """Create tasks all the time."""
     ids: list[int] = []
     over = threading.Event()
 
@@ -220,8 +215,6 @@ def fine(ctx, payload):
 
 
 class Sink(ThreadingHTTPServer):
-    """Takes envelopes as Sentry does."""
-
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.bodies: list[str] = []
@@ -344,7 +337,6 @@ def said(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def shop(house: House, spans: Path) -> list[int]:
-    """Let an application of FastAPI take one order."""
     done = subprocess.run(
         [sys.executable, "-c", SHOP % CARD],
         # Without hints, so that a scan has to dispatch them.

@@ -130,9 +130,7 @@ def test_only_the_task_that_kills_its_process_is_charged(house: House) -> None:
     assert house.effects() == (500, 500)
 
 
-def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
-    house: House,
-) -> None:
+def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(house: House) -> None:
     hang = house.create("hang")
     ids = house.create("ok", 50)
     states = house.over([*hang, *ids])

@@ -20,13 +20,11 @@ from sqlalchemy import Engine, text
 
 from tasks_app.cli.group import group
 from tasks_app.cli.main import main
-from tests.environment import python_path
+from tests.environment import python_path, run_program
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left."""
-
     returncode: int
     stdout: str
     stderr: str
@@ -58,13 +56,7 @@ class Shell:
         return Done(status, output.getvalue(), errors.getvalue())
 
     def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tasks_app", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        return run_program([sys.executable, "-m", "tasks_app", *arguments], timeout=250)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
@@ -130,10 +122,7 @@ def run(
         connection.execute(text("CREATE TABLE person (id int PRIMARY KEY)"))
         connection.execute(text("INSERT INTO person SELECT generate_series(1, 40)"))
     yield Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="cli_jobs",
+        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url, TASKS_APP_IMPORTS="cli_jobs"
     )
     sys.modules.pop("cli_jobs", None)
     for name in ("payroll", "sorted", "gapped"):

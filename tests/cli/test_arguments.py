@@ -21,6 +21,7 @@ from tasks_app.cli.group import COMMANDS, SECTIONS, group
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
 from tests.cli.shell import Shell, commands
+from tests.environment import run_program
 from tests.factory import pending_task, pool_of_task
 
 ODD = "Bestellung-é-注文-😀"
@@ -175,6 +176,8 @@ FORMS = [
     ),
     (f"postgresql+{SECRET}://me@h/x", "must be psycopg 3; begin with postgresql+psycopg://"),
     ("not a url", "use a URL such as postgresql+psycopg://"),
+    (f"nonsense:{SECRET}", "use a URL such as postgresql+psycopg://"),
+    (f"postgres://someone@127.0.0.1:{SECRET}", "use a URL such as postgresql+psycopg://"),
     (f"{SECRET}://me@h/x", "use a URL such as postgresql+psycopg://"),
 ]
 
@@ -339,12 +342,9 @@ def celery(folder: Path, *words: str, **environment: str) -> subprocess.Complete
         "TASKS_APP_DATABASE_URL": "postgresql+psycopg://me@127.0.0.1:1/x",
         "TASKS_APP_BROKER_URL": "memory://",
     }
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-W", "ignore", BIN / "celery", "-A", "tasks_app", *words],
         cwd=folder,
         env={**kept, **urls, **environment},
-        capture_output=True,
-        text=True,
         timeout=110,
-        check=False,
     )

@@ -88,10 +88,7 @@ def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
 def test_ids_alone_are_answered_one_by_one(shell: Shell, engine: Engine) -> None:
     (task_id,) = make(engine, 1)
     done = shell("cancel", str(task_id), "1000000000")
-    assert (done.returncode, done.stdout) == (
-        1,
-        f"{task_id}  cancelled\n1000000000  not found\n",
-    )
+    assert (done.returncode, done.stdout) == (1, f"{task_id}  cancelled\n1000000000  not found\n")
 
 
 def test_a_filter_and_ids_must_both_be_true(shell: Shell, engine: Engine) -> None:

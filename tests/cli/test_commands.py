@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tasks_app.cli.group import group
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
 from tests.cli.shell import Shell, commands, token_of
+from tests.environment import run_program
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.database import NAME, drop_old_days, finished, old_day
 from tests.runtime.api.acts import make
@@ -220,7 +220,7 @@ def test_up_urls_down_in_a_folder(
         up = shell("up", "-d", *folder)
         urls = shell.json("urls", *folder)
         advice = up.stdout.splitlines()[-1].removeprefix("Next: ")
-        migrated = subprocess.run(advice, shell=True, capture_output=True, text=True, check=False)
+        migrated = run_program(advice, shell=True)
         second = shell("up", "-d", *folder)
     finally:
         down = shell("down", *folder)

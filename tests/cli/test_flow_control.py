@@ -53,7 +53,7 @@ def test_a_failed_task_is_unblocked_once(shell: Shell, engine: Engine) -> None:
     assert "There is no task 999." in shell("unblock", "999").stderr
 
 
-def test_it_lists_who_holds_and_who_lost_his_lease(shell: Shell, engine: Engine) -> None:
+def test_locks_list_who_holds_and_who_lost_his_lease(shell: Shell, engine: Engine) -> None:
     with locks.hold(engine, exclusive="account:7", shared="rates", who="teller"):
         table = shell("locks", "list").stdout
         (listed,) = shell.json("locks", "list", "account:7")
@@ -66,7 +66,7 @@ def test_it_lists_who_holds_and_who_lost_his_lease(shell: Shell, engine: Engine)
     assert "beyond its lease for" in later
 
 
-def test_it_reports_what_is_fought_over(shell: Shell, engine: Engine) -> None:
+def test_locks_report_what_is_fought_over(shell: Shell, engine: Engine) -> None:
     with locks.hold(engine, exclusive="account:7", who="teller"):
         for _ in range(2):
             with pytest.raises(locks.LockDeniedError):
@@ -94,15 +94,12 @@ def test_a_lock_is_freed_and_its_holder_is_told(shell: Shell, engine: Engine) ->
     lock = locks.hold(engine, exclusive="a", who="me").take()
     assert shell("locks", "free", "a").stdout == "a was taken from me.\n"
     again = shell("locks", "free", "a")
-    assert (again.returncode, again.stderr) == (
-        1,
-        "a is not held. Run: tasks-app locks list\n",
-    )
+    assert (again.returncode, again.stderr) == (1, "a is not held. Run: tasks-app locks list\n")
     with pytest.raises(locks.LockLostError):
         lock.release()
 
 
-def test_a_limit_is_changed_and_given_back_to_code(shell: Shell, engine: Engine) -> None:
+def test_a_limit_of_a_lock_is_changed_and_given_back_to_code(shell: Shell, engine: Engine) -> None:
     assert shell("locks", "limit", "license:sap", "1").stdout == "license:sap: at most 1.\n"
     with locks.hold(engine, counted={"license:sap": 3}):
         with pytest.raises(locks.LockDeniedError):
@@ -120,7 +117,7 @@ def group(engine: Engine):
     return made
 
 
-def test_it_shows_how_far_a_group_is(shell: Shell, group) -> None:
+def test_groups_show_how_far_a_group_is(shell: Shell, group) -> None:
     listed = shell("groups", "list").stdout
     shown = shell("groups", "show", str(group.id)).stdout
     as_json = shell.json("groups", "show", str(group.id))
@@ -143,7 +140,7 @@ def test_a_task_says_which_group_waits_for_it_and_which_calls_it(shell: Shell, g
     assert (as_json["task"]["group_id"], as_json["member_of"]["failed"]) == (group.id, 1)
 
 
-def test_it_cancels_what_is_left(shell: Shell, group) -> None:
+def test_what_is_left_of_a_group_is_cancelled(shell: Shell, group) -> None:
     assert shell("groups", "cancel", str(group.id)).stdout == "2 cancelled, 0 asked to stop.\n"
     assert shell.json("groups", "list", "--open") == []
     assert shell.json("groups", "list")[0]["outcome"] == "FAILED"

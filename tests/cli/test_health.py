@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from tasks_app.embedded.servers import Valkey
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.health_files import Liveness
+from tests.environment import run_program
 
 pytestmark = pytest.mark.test_all
 
@@ -34,13 +35,10 @@ class Shell:
         self.folder = folder
 
     def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             [BIN / "tasks-app", *arguments],
             cwd=self.folder,
             env={**self.environment, **more},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=120,
         )
 
@@ -141,12 +139,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_program(command)
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("form", FORMS[:2], ids=["script", "module"])
-def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
+def test_healthz_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
     Liveness("worker", "a@host", good_for_s=60).beat()
     good = run(*form, "--role", "worker")
     named = run(*form, "--role", "worker", "--node", "b@host")
@@ -157,7 +155,7 @@ def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthz_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKS_APP_LEASE")
     Liveness("db", good_for_s=60).beat()
     wrong, helped = run(*FORMS[0], "--role", "x"), run(*FORMS[0], "--help")
@@ -169,7 +167,7 @@ def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_costs_hardly_more_than_the_start_of_python() -> None:
+def test_healthz_costs_hardly_more_than_the_start_of_python() -> None:
     """In CPU time, interleaved, so that the load of the machine meets both alike."""
     Liveness("worker", "a@host", good_for_s=60).beat()
     commands = ([sys.executable, "-c", "pass"], [*FORMS[0], "--role", "worker"])
@@ -188,7 +186,7 @@ def cpu_s(command: Sequence[str]) -> float:
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_imports_nothing_that_costs() -> None:
+def test_healthz_imports_nothing_that_costs() -> None:
     code = (
         "import sys; sys.argv = ['x', 'healthz', '--role', 'worker']; from tasks_app.cli.main"
         " import main\ntry: main()\nfinally: print(*sys.modules)"

@@ -122,7 +122,7 @@ def test_show_and_list_hide_it_and_older_errors_that_quote_it(shell: Shell, engi
 
 
 @pytest.mark.usefixtures("rules")
-def test_schedules_hide_it(shell: Shell, engine: Engine) -> None:
+def test_schedules_hide_what_is_masked(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         create_schedule(connection, "s", "t", PAYLOAD, every="1h")
     for command in (("schedules", "list", "--json"), ("schedules", "show", "s")):
@@ -170,7 +170,7 @@ def kept_outside(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("kept_outside")
-def test_people_see_its_size(shell: Shell, engine: Engine) -> None:
+def test_people_see_the_size_of_a_large_value(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task_id = create_task(connection, "t", {"text": "x" * 100_000})
     said = "kept outside of the row (100011 bytes)"

@@ -60,7 +60,6 @@ CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\
 
 @pytest.fixture
 def tasks(engine: Engine) -> dict[str, int]:
-    """One of each sort that is listed differently."""
     with engine.begin() as connection:
         ids = {
             "later": pending_task(connection, delay="10m", biz_key="order:42"),
@@ -79,7 +78,6 @@ def tasks(engine: Engine) -> dict[str, int]:
 
 
 def on_a_terminal(columns: int, *arguments: str) -> list[str]:
-    """What a person sees whose terminal is so wide."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
@@ -471,7 +469,6 @@ def test_every_verb_is_typed_here() -> None:
 
 @pytest.fixture
 def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the commands are about."""
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k1:{new_key()}")
     encryption.cache_clear()
     with engine.begin() as connection:
@@ -504,7 +501,6 @@ def launched(engine: Engine, batch_id: int) -> None:
 
 
 def ended(engine: Engine) -> None:
-    """The last task of what was stopped has ended."""
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM task_pending WHERE biz_key LIKE 'batch:%'"))
         for table in ("task_batch", "task_batch_step"):
@@ -514,11 +510,7 @@ def ended(engine: Engine) -> None:
 
 @pytest.mark.test_all
 def test_each_prints_one_document(
-    run: Shell,
-    known: dict[str, Any],
-    engine: Engine,
-    stack: Stack,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Shell, known: dict[str, Any], engine: Engine, stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_BROKER_URL", stack.urls.broker)
     for line in filter(None, TYPED.split("\n")):

@@ -151,8 +151,6 @@ def test_ids_that_came_twice_are_no_ends(shell: Shell, engine: Engine) -> None:
 
 
 class Reader(HTMLParser):
-    """Notes what a page would load or run."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tags: set[str] = set()

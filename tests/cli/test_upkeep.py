@@ -26,7 +26,7 @@ def task_id(engine: Engine) -> int:
         return create_task(connection, "t", {"card": "canary"}, biz_key="customer:7")
 
 
-def test_it_prints_a_receipt(shell: Shell, task_id: int) -> None:
+def test_erase_prints_a_receipt(shell: Shell, task_id: int) -> None:
     assert (
         "0 tasks would be erased" in shell("erase", "--biz-key", "customer:7", "--dry-run").stdout
     )
@@ -45,7 +45,7 @@ def test_it_prints_a_receipt(shell: Shell, task_id: int) -> None:
     assert "1 task erased" in shell("erase", "--biz-key", "customer:7").stdout
 
 
-def test_only_the_owner_may(engine: Engine, task_id: int) -> None:
+def test_only_the_owner_may_erase(engine: Engine, task_id: int) -> None:
     role = "eraser_of_test"
     with engine.connect() as connection:
         connection.execute(text(f"CREATE ROLE {role}"))
@@ -106,14 +106,6 @@ def test_a_named_index_is_written_anew(shell: Shell) -> None:
     assert done.stdout.endswith("1 index rebuilt.\n")
 
 
-def test_what_makes_no_sense_is_refused_in_words(shell: Shell) -> None:
-    unknown = shell("maintain", "--reindex", "--index", "no_such_index")
-    alone = shell("maintain", "--index", "task_limit_pkey")
-    assert (unknown.returncode, alone.returncode) == (2, 2)
-    assert "tasks_app has no index no_such_index" in unknown.stderr
-    assert "--index goes with --reindex" in alone.stderr
-
-
 @pytest.fixture
 def no_trigger(engine: Engine) -> Iterator[None]:
     yield
@@ -122,7 +114,7 @@ def no_trigger(engine: Engine) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_trigger")
-def test_it_is_installed_and_removed_and_says_how_it_stands(shell: Shell) -> None:
+def test_the_trigger_is_installed_and_removed_and_notify_says_so(shell: Shell) -> None:
     said = [
         shell("notify", verb).stdout.strip()
         for verb in ("status", "install", "install", "status", "remove", "remove")
@@ -137,7 +129,7 @@ def test_it_is_installed_and_removed_and_says_how_it_stands(shell: Shell) -> Non
 
 @pytest.mark.usefixtures("no_trigger")
 @pytest.mark.test_all
-def test_it_does_not_wait_long_for_those_who_create_tasks(shell: Shell, engine: Engine) -> None:
+def test_notify_does_not_wait_long_for_those_who_create_tasks(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("LOCK task_pending IN ROW EXCLUSIVE MODE")
         done = shell("notify", "install")
@@ -166,7 +158,9 @@ def no_functions(engine: Engine) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_functions")
-def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> None:
+def test_functions_of_the_db_scheduler_are_made_shown_and_removed(
+    shell: Shell, engine: Engine
+) -> None:
     nothing = shell("db-scheduler", "status")
     assert (nothing.returncode, nothing.stdout) == (
         1,
@@ -191,7 +185,7 @@ def test_functions_are_made_shown_and_removed(shell: Shell, engine: Engine) -> N
 
 
 @pytest.mark.usefixtures("no_functions")
-def test_nobody_else_may_call_them(shell: Shell, engine: Engine) -> None:
+def test_only_the_owner_may_call_these_functions(shell: Shell, engine: Engine) -> None:
     shell("db-scheduler", "install", "--functions-only")
     with engine.begin() as connection:
         open_to_all = connection.execute(
@@ -265,7 +259,7 @@ WORDS = (
 )
 
 
-def test_commands_tell(engine: Engine, shell: Shell) -> None:
+def test_commands_tell_of_successes_that_left_no_row(engine: Engine, shell: Shell) -> None:
     with engine.begin() as connection:
         left_no_row(connection, 1_190)
         left_no_row(connection, 10, "mail")

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tasks_app.cli.serving import PORT
 from tasks_app.domain.durations import parse_duration
 from tasks_app.monitor.metric_catalogue import METRICS, Kind
 from tests.docs.reading import PROJECT, anchors, text_of
+from tests.environment import run_program
 
 DEPLOY = PROJECT / "deploy"
 RULES = yaml.safe_load(text_of("deploy/prometheus/rules.yml"))["groups"][0]["rules"]
@@ -61,13 +61,7 @@ def test_promtool_finds_no_fault(arguments: tuple[str, ...]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
-    done = subprocess.run(
-        [promtool, *arguments],
-        cwd=DEPLOY / "prometheus",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([promtool, *arguments], cwd=DEPLOY / "prometheus")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -152,9 +146,7 @@ def test_systemd_reads_the_units(tmp_path: Path) -> None:
         (tmp_path / path.name.replace("@", "@a")).write_text(text)
 
     units = sorted(str(path) for path in tmp_path.iterdir())
-    done = subprocess.run(
-        [analyze, "verify", "--man=no", *units], capture_output=True, text=True, check=False
-    )
+    done = run_program([analyze, "verify", "--man=no", *units])
 
     ours = [line for line in done.stderr.splitlines() if "tasks-app" in line]
     assert ours == []
@@ -220,9 +212,7 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     rules = [{"record": f"a:{n}", "expr": query} for n, query in enumerate(queries)]
     path = tmp_path / "queries.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-    done = subprocess.run(
-        [promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False
-    )
+    done = run_program([promtool, "check", "rules", str(path)])
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 

@@ -27,6 +27,7 @@ from tasks_app.runtime.migration import migrate
 from tests.broker.celery_process import CeleryProcess
 from tests.clock import until
 from tests.docs.reading import PROJECT, text_of
+from tests.environment import run_program
 from tests.releases import NO_INDEX
 
 pytestmark = pytest.mark.test_all
@@ -75,9 +76,7 @@ def test_nothing_private_is_used_elsewhere() -> None:
 
 def test_no_file_is_empty_by_accident() -> None:
     """As those were that a script had left at the root."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
+    listed = run_program(["git", "ls-files", "-z"], cwd=PROJECT)
     if listed.returncode:
         pytest.skip("this is no checkout")
     files = [PROJECT / name for name in listed.stdout.split("\0") if name]
@@ -127,14 +126,8 @@ def environment(stack: Stack, database_url: str, engine: Engine, tmp_path: Path)
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        cwd=environment["PYTHONPATH"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return run_program(
+        [sys.executable, *arguments], env=environment, cwd=environment["PYTHONPATH"], timeout=60
     )
 
 
@@ -225,14 +218,11 @@ def run_of_older_versions(
     *command: str | Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "PYTHON"))}
-    return subprocess.run(
+    return run_program(
         command,
         env={**kept, **environment},
         cwd=PROJECT if "hatchling" in command else "/",
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
 
 
@@ -351,13 +341,10 @@ class Shop:
         database.dispose()
 
     def run(self, module: str, *arguments: str, **environment: str) -> None:
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
             env={**os.environ, "TASKS_APP_DATABASE_URL": self.url, "URL": self.url, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
 

@@ -28,6 +28,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain
 from tests.clock import until
 from tests.docs.reading import PROJECT, text_of
+from tests.environment import run_program
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(text_of("docker-compose.yml"))["services"]
 SECRETS = {
@@ -62,7 +63,6 @@ class Host:
             )
 
     def check(self, name: str) -> bool:
-        """Run its health check."""
         kind, *command = SERVICES[name]["healthcheck"]["test"]
         assert kind == "CMD"
         command = [word.replace(":5555/", f":{self.port}/") for word in command]
@@ -179,9 +179,7 @@ def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
     )
 
     (wheel,) = tmp_path.glob("*.whl")
-    names = subprocess.run(
-        [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, check=True
-    ).stdout
+    names = run_program([sys.executable, "-m", "zipfile", "-l", wheel], check=True).stdout
     for needed in ("tasks_app/_migrations/env.py", "tasks_app/cli/main.py", "entry_points.txt"):
         assert needed in names
 
@@ -222,13 +220,10 @@ def urls(postgres: Postgres) -> Iterator[dict[str, str]]:
 
 
 def shell(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "tasks_app", *arguments],
         env={"TASKS_APP_DATABASE_URL": url},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
 
 

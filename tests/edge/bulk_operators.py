@@ -50,7 +50,6 @@ def steps_of(engine: Engine, token: int) -> list[audit.AuditLine]:
 
 
 def left(engine: Engine) -> list[Any]:
-    """What still waits or runs."""
     with engine.connect() as connection:
         query = (
             "SELECT state, owner, count(*), min(id), max(due_at) FROM task_pending GROUP BY 1, 2"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dev.torture.rabbit_node import Node
-from tests.broker.conftest import _clean, free_port, house, rabbitmq  # noqa: F401  the same house
+from tests.broker.conftest import _clean, alone, free_port, house, rabbitmq  # noqa: F401
 from tests.broker.side_by_side import backend, sample  # noqa: F401  the same project
 from tests.django.django_shop import shop  # noqa: F401  the same project
 from tests.runtime.conftest import bench  # noqa: F401  the same workbench
@@ -24,7 +24,6 @@ def node() -> Iterator[Node]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in this folder."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.test_all)

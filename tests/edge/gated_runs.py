@@ -70,7 +70,6 @@ class Workers:
         ]
 
     def kill_one(self, dice: random.Random) -> None:
-        """Kill the child of one of them."""
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(dice.choice(self._parents).pid).children()
             for child in children:
@@ -80,7 +79,6 @@ class Workers:
                 self.killed[child.pid] = time.time_ns()
 
     def begun(self) -> int:
-        """How many runs have begun so far."""
         return self.log.read_bytes().count(b"begin") if self.log.exists() else 0
 
     @contextmanager
@@ -104,7 +102,6 @@ class Workers:
             thread.join()
 
     def stop(self) -> None:
-        """End them all."""
         for parent in self._parents:
             parent.terminate()
         for parent in self._parents:
@@ -141,7 +138,6 @@ def overlaps(runs: list[Run]) -> int:
 
 
 def most_at_once(runs: list[Run]) -> int:
-    """How many ran at the same time at most."""
     moments = sorted([(run.began, 1) for run in runs] + [(run.ended, -1) for run in runs])
     inside = most = 0
     for _, change in moments:

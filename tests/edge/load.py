@@ -9,10 +9,7 @@ from tests.broker.conftest import House
 from tests.clock import until
 
 PER_SECOND = 50
-SPANS = {
-    "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_GIVE_BACK_AFTER": "1s",
-}
+SPANS = {"TASKS_APP_LEASE": "30s", "TASKS_APP_GIVE_BACK_AFTER": "1s"}
 DONE = "SELECT count(*) FROM task_completed"
 
 
@@ -39,5 +36,4 @@ class Load:
             self.ids += self._house.create("ok", PER_SECOND // 10)
 
     def goes_on(self, seconds: float) -> None:
-        """Let so much time pass under load."""
         self._over.wait(seconds)

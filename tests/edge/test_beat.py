@@ -15,10 +15,10 @@ from redis import Redis
 from dev.torture.fault_proxy import FaultProxy
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.broker.scans import Scans
+from tests.broker.listening import Scans
 from tests.clock import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.timeout(300, method="thread")]
 
 KILLS = 4
 BUSY_S = 5
@@ -31,13 +31,6 @@ beat_schedule = {"mine": {"task": "mine", "schedule": 0.5, "options": {"queue": 
 """
 
 
-@pytest.fixture(autouse=True)
-def _alone(house: House) -> Iterator[None]:
-    """Each of these starts its own processes, and leaves none to the next."""
-    yield
-    house.end()
-
-
 @pytest.fixture
 def redis(house: House) -> Iterator[Redis]:
     with Redis.from_url(house.environment()["TASKS_APP_BROKER_URL"]) as redis:
@@ -46,7 +39,6 @@ def redis(house: House) -> Iterator[Redis]:
 
 
 def leader(house: House, beats: list[CeleryProcess]) -> CeleryProcess:
-    """Wait until one of them leads."""
     return until(
         lambda: next((b for b in beats if f":{b.pid}" in (house.sql(LEADER) or "")), None), 20
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from tests.broker.conftest import House
 from tests.broker.side_by_side import CASES, _create
 from tests.clock import until
 from tests.edge.load import SPANS, Load
+from tests.environment import run_program
 
 OUTAGE_S = 8
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
@@ -48,13 +48,10 @@ class Proxied:
         self._url = parts._replace(netloc=f"{account}@127.0.0.1:{proxy.port}").geturl()
 
     def url_of(self, _number: int) -> str:
-        """Return the URL that leads through the proxy."""
         return self._url
 
 
 class Scene:
-    """A worker and a beat on a broker."""
-
     def __init__(self, house: House) -> None:
         self.house = house
         self.worker: CeleryProcess = house.worker(**SPANS)
@@ -99,7 +96,6 @@ def scene_on(
         house.end()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(400, method="thread")
 class TestValkey:
     def test_stopped(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
@@ -146,7 +142,6 @@ def send_signal(broker: Valkey, number: signal.Signals) -> None:
     os.kill(broker.started.pid, number)
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(400, method="thread")
 @pytest.mark.skipif(
     rabbitmq_program("rabbitmq-server") is None,
@@ -200,7 +195,6 @@ FIRED = "SELECT count(*) FROM task_all WHERE name = 'when'"
 
 @contextmanager
 def memory_alarm(node: Node) -> Iterator[None]:
-    """Let it believe that it has no memory left."""
     node.control("set_vm_memory_high_watermark", "0.0000001")
     try:
         yield
@@ -209,11 +203,8 @@ def memory_alarm(node: Node) -> Iterator[None]:
 
 
 def doctor(house: House) -> str:
-    """What the check-up says of the broker."""
     command = [Path(sys.executable).with_name("tasks-app"), "doctor"]
-    run = subprocess.run(
-        command, env=house.environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    run = run_program(command, env=house.environment(), timeout=60)
     return "\n".join(line for line in run.stdout.splitlines() if "broker" in line)
 
 
@@ -233,7 +224,6 @@ def lost(house: House, request: pytest.FixtureRequest) -> Iterator[tuple[int, Ce
     house.sql("DELETE FROM task_schedule")
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(180, method="thread")
 @pytest.mark.skipif(
     rabbitmq_program("rabbitmq-server") is None,
@@ -275,11 +265,9 @@ BOUND_S = 75
 
 
 def each(house: House) -> list[int]:
-    """Create some tasks for each of them."""
     return [task_id for pool in POOLS for task_id in house.create("ok", 5, queue=pool)]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(180, method="thread")
 @pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True)
 def test_a_deaf_worker_hears_again(house: House) -> None:
@@ -331,11 +319,7 @@ ALL, UNLIMITED = (
 
 @pytest.mark.parametrize("pool", ["spawn", "threads", "solo"])
 def test_every_case_ends_as_it_should(
-    house: House,
-    sample: Any,
-    backend: Redis,
-    tmp_path: Path,
-    pool: str,
+    house: House, sample: Any, backend: Redis, tmp_path: Path, pool: str
 ) -> None:
     whole = pool == "spawn"
     if whole:

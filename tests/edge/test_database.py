@@ -136,7 +136,6 @@ def _more(server: CronServer, number: int) -> None:
     until(lambda: server.execute("tasks", MADE)[0][0] >= wanted, 200, f"{wanted} instants")
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(900, method="thread")
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -154,7 +153,6 @@ def test_pg_cron_takes_each_expression_that_is_admitted(
     server.execute("postgres", f"SELECT cron.schedule('one', '{written}', 'SELECT 1')")
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(900, method="thread")
 def test_each_instant_once_by_pg_cron_by_beat_and_by_both(
     server: CronServer, monkeypatch: pytest.MonkeyPatch
@@ -234,7 +232,6 @@ class Settlers:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """From here on until the end of the block."""
         for thread in self._threads:
             thread.start()
         try:
@@ -383,7 +380,6 @@ def rotated(engine: Engine, url: str) -> str:
     return said
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_all_values_change_beside_workers(
     engine: Engine, database_url: str, tmp_path: Path, keys: Any
@@ -453,7 +449,6 @@ def kills(engine: Engine, every_s: float, killed: list[int]) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(1800, method="thread")
 def test_effect_and_outcome_are_one_to_one(
     engine: Engine, database_url: str, tmp_path: Path
@@ -510,7 +505,6 @@ def _call(engine: Engine, command: str, over: threading.Event, every_s: float) -
             connection.execute(text(command))
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(1800, method="thread")
 def test_effect_and_outcome_are_one_to_one_in_sql_tasks_alone(engine: Engine) -> None:
     registry, over, killed = Registry(), threading.Event(), 0

@@ -13,7 +13,7 @@ from tests.clock import until
 from tests.django.django_shop import Site
 
 pytest.importorskip("django")
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
+pytestmark = pytest.mark.timeout(600, method="thread")
 
 ORDERS, KILLS = 400, 4
 CREATE = f"""

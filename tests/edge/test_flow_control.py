@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.locks.holders import GONE_FOR, prune_locks
 from tests.broker.conftest import House
 from tests.clock import until
-from tests.edge.gated_runs import Workers, most_at_once, overlaps
+from tests.edge.gated_runs import Run, Workers, most_at_once, overlaps
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 from tests.runtime.contenders import Tried, read, violations
@@ -97,12 +98,19 @@ KEYS, OF_KEY = 20, 20
 LEFT = text("SELECT count(*) FROM task_pending")
 
 
+Gangs = Callable[..., Workers]
+
+
 @pytest.fixture
-def async_pool(database_url: str, tmp_path: Path) -> Iterator[list[Workers]]:
-    started: list[Workers] = []
-    yield started
-    for each in started:
-        each.stop()
+def gangs(database_url: str, tmp_path: Path) -> Iterator[Gangs]:
+    with ExitStack() as end:
+
+        def start(number: int, threads: int = 1) -> Workers:
+            gang = Workers(database_url, tmp_path, number, threads)
+            end.callback(gang.stop)
+            return gang
+
+        yield start
 
 
 def left(engine: Engine) -> int:
@@ -110,15 +118,23 @@ def left(engine: Engine) -> int:
         return connection.execute(LEFT).scalar_one()
 
 
+def runs_of(engine: Engine, gang: Workers, *, kill_every: int) -> list[Run]:
+    with gang.kills(every=kill_every):
+        until(lambda: left(engine) == 0, 400)
+    runs = gang.runs()
+    print(f"{len(runs)} runs, {len(gang.killed)} kills, at most {most_at_once(runs)} at once")
+    assert gang.killed
+    return runs
+
+
 def create(engine: Engine, *tasks: NewTask) -> list[int]:
     with engine.begin() as connection:
         return [int(task_id) for task_id in create_tasks(connection, tasks)]
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
+    engine: Engine, gangs: Gangs
 ) -> None:
     ids = create(
         engine,
@@ -129,18 +145,8 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
             for n in range(KEYS * OF_KEY)
         ),
     )
-    began = time.monotonic()
-    gang = Workers(database_url, tmp_path, 4)
-    async_pool.append(gang)
-    with gang.kills(every=50):
-        until(lambda: left(engine) == 0, 400)
-    took_s = time.monotonic() - began
-    runs = gang.runs()
-
-    hit = len(runs) - len(ids)
-    print(f"{len(runs)} runs, {len(gang.killed)} kills, {len(ids) / took_s:.0f} tasks/s")
-    assert gang.killed
-    assert hit, "no kill hit a run"
+    runs = runs_of(engine, gangs(4), kill_every=50)
+    assert len(runs) > len(ids), "no kill hit a run"
     assert set(ids) == {run.task_id for run in runs}
     assert overlaps(runs) == 0
     first = Counter[str]()
@@ -149,31 +155,20 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
         first[run.key] = run.task_id
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
-def test_no_more_than_the_limit_run_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
-) -> None:
+def test_no_more_than_the_limit_run_while_workers_are_killed(engine: Engine, gangs: Gangs) -> None:
     with engine.begin() as connection:
         set_limit(connection, Limit(GateKind.KEY, "tenant:*", 3))
     payload = {"key": "tenant:1", "seconds": 0.3}  # long beside the way from one run to the next
     ids = create(engine, *[NewTask("gated", payload, {"limit_key": "tenant:1"})] * 90)
-    gang = Workers(database_url, tmp_path, 4, threads=2)
-    async_pool.append(gang)
-    with gang.kills(every=15):
-        until(lambda: left(engine) == 0, 400)
-    runs = gang.runs()
-
-    print(f"{len(runs)} runs, {len(gang.killed)} kills, at most {most_at_once(runs)} at once")
+    runs = runs_of(engine, gangs(4, threads=2), kill_every=15)
     assert set(ids) == {run.task_id for run in runs}
-    assert gang.killed
     assert most_at_once(runs) == 3
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_no_more_than_each_limit_run_of_tasks_with_several_keys_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
+    engine: Engine, gangs: Gangs
 ) -> None:
     with engine.begin() as connection:
         set_limit(connection, Limit(GateKind.KEY, "bank", 4))
@@ -182,19 +177,12 @@ def test_no_more_than_each_limit_run_of_tasks_with_several_keys_while_workers_ar
     tenants = [f"tenant:{n % 3}" for n in range(120)]
     keys = [[tenant, "bank"] if n % 2 else ["bank", tenant] for n, tenant in enumerate(tenants)]
     ids = create(engine, *(NewTask("gated", payload, {"limit_key": pair}) for pair in keys))
-    gang = Workers(database_url, tmp_path, 4, threads=2)
-    async_pool.append(gang)
-    with gang.kills(every=20):
-        until(lambda: left(engine) == 0, 400)
-    runs = gang.runs()
-
+    runs = runs_of(engine, gangs(4, threads=2), kill_every=20)
     tenant_of = dict(zip(ids, tenants, strict=True))
     each = {
         tenant: most_at_once([run for run in runs if tenant_of[run.task_id] == tenant])
         for tenant in tenant_of.values()
     }
-    print(f"{len(runs)} runs, {len(gang.killed)} kills, {most_at_once(runs)} at once, {each}")
-    assert gang.killed
     assert set(ids) == {run.task_id for run in runs}
     assert most_at_once(runs) == 4
     assert set(each.values()) == {2}
@@ -205,16 +193,14 @@ LATENCY_TASKS = 2
 """A start is noted some time after its claim, and that time varies."""
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_a_bucket_keeps_its_rate_and_never_gives_more_than_its_burst(
-    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
+    engine: Engine, gangs: Gangs
 ) -> None:
     with engine.begin() as connection:
         set_limit(connection, limit_of("name", "gated", None, f"{RATE}/1s", BURST))
     create(engine, *[NewTask("gated", {"key": "k"})] * int(RATE * SPAN_S * 1.5))
-    gang = Workers(database_url, tmp_path, 2)
-    async_pool.append(gang)
+    gang = gangs(2)
     until(lambda: gang.log.exists() and len(gang.runs()) > BURST, 120)
     ends = gang.runs()[BURST].began / 1e9 + SPAN_S
     until(lambda: gang.runs()[-1].began / 1e9 > ends, 2 * SPAN_S)
@@ -241,7 +227,6 @@ CAUSES = {
 CHARGED = "SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0"
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(180, method="thread")
 def test_limits_inside_a_message_hit_only_their_own_tasks(house: House, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
@@ -275,7 +260,6 @@ def start(engine: Engine, folder: Path, seed: int, acquisitions: int) -> subproc
 
 
 def asks(path: Path) -> int:
-    """How many groups a process has asked for."""
     return path.read_text().count('"ask"') if path.exists() else 0
 
 

@@ -24,7 +24,7 @@ from tests.broker.conftest import House
 from tests.broker.listening import Listener
 from tests.clock import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
+pytestmark = pytest.mark.timeout(300, method="thread")
 
 HANDLERS = {"TASKS_APP_IMPORTS": "flower_handlers,house_handlers"}
 SHOWN = {
@@ -48,8 +48,6 @@ LOGIN = "operator:of-this-test"
 
 
 class Flower:
-    """Flower's HTTP API."""
-
     def __init__(self, house: House, port: int) -> None:
         self._root = f"http://127.0.0.1:{port}"
         house.start(
@@ -78,7 +76,6 @@ class Flower:
         return json.loads(self.ask("/api/tasks?limit=100000"))  # type: ignore[no-any-return]
 
     def workers(self) -> dict[str, Any]:
-        """All workers that it knows."""
         return json.loads(self.ask("/api/workers"))  # type: ignore[no-any-return]
 
 
@@ -212,7 +209,6 @@ def measured(house: House, worker: CeleryProcess) -> tuple[list[int], tuple[floa
 
 
 def done(house: House) -> list[int]:
-    """Run one task."""
     ids = house.create("plain", 1, queue="costs")
     house.over(ids, 10)
     return ids

@@ -19,7 +19,7 @@ from tests.clock import until
 from tests.edge.gated_runs import Workers
 from tests.runtime.alerts.hook import Hook, listening
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
+pytestmark = pytest.mark.timeout(3600, method="thread")
 
 GROUPS, OF_GROUP = int(os.environ.get("GROUP_COUNT", "20")), 50
 ROWS, TASKS = 20_000, 4
@@ -156,7 +156,6 @@ def hook() -> Iterator[Hook]:
 
 @pytest.fixture
 def spans(house: House, hook: Hook) -> Iterator[dict[str, str]]:
-    """What every process is told."""
     house.sql("DELETE FROM task_alert")
     house.sql("DELETE FROM task_fingerprint")
     yield {

@@ -109,7 +109,6 @@ def test_while_all_workers_are_down_the_broker_holds_little_and_then_all_is_done
 
 
 def said_by(process: subprocess.Popen[str]) -> list[int]:
-    """What a producer counted in the end."""
     return list(json.loads(process.communicate()[0]))
 
 
@@ -131,7 +130,6 @@ def hinted_by() -> Iterator[Callable[[HintSender | None], None]]:
 
 
 def hinter_of(url: str) -> HintSender:
-    """A hinter that has just tried this broker."""
     settings = Settings(broker_url=url)
     hinter = HintSender(lambda: CeleryHints(settings))
     hinter.offer([Hint("default", 1)])
@@ -180,10 +178,7 @@ def _consumer(broker: Valkey) -> Iterator[None]:
 
 @pytest.mark.timeout(300)
 def test_a_commit_takes_as_long_as_without_a_broker_whatever_the_broker_does(
-    house: House,
-    open_folder: Path,
-    free_port: int,
-    hinted_by: Callable[[HintSender | None], None],
+    house: House, open_folder: Path, free_port: int, hinted_by: Callable[[HintSender | None], None]
 ) -> None:
     """All kinds in turn, one commit each, so that the machine's moods hit all alike."""
     with every_kind(open_folder, free_port) as hinters:
@@ -243,6 +238,5 @@ def test_tasks_start_sooner_with_hints_than_without(
 
 
 def pause(seconds: float) -> None:
-    """Keep a pace."""
     ends = time.monotonic() + seconds
     until(lambda: time.monotonic() > ends)

@@ -154,7 +154,6 @@ def report(capsys: pytest.CaptureFixture[str], house: House, *lines: str) -> Non
         sys.stdout.write("\n  ".join(["", f"tasks done: {number}", *lines, ""]))
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_sigterm_at_random_moments(
     house: House, tmp_path: Path, starts: Path, capsys: pytest.CaptureFixture[str]
@@ -180,7 +179,6 @@ def test_sigterm_at_random_moments(
     assert max(late) <= max(LATE_S, *fresh)
 
 
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 def test_sigquit_with_a_grace_at_random_moments(
     house: House, tmp_path: Path, starts: Path, capsys: pytest.CaptureFixture[str]
@@ -488,7 +486,6 @@ def release_in_stages(engine: Engine, url: str, workers: Workers, crowd: Crowd) 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.test_all
 def test_thousands_held_are_released_in_stages_beside_real_workers(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

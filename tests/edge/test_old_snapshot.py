@@ -31,7 +31,7 @@ from tests.broker.conftest import House
 from tests.clock import until
 from tests.edge.load import SPANS
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(3600, method="thread")]
+pytestmark = pytest.mark.timeout(3600, method="thread")
 
 HELD_S = float(os.environ.get("SNAPSHOT_MINUTES", "0.5")) * 60
 RATE = int(os.environ.get("SNAPSHOT_RATE", "250"))
@@ -120,7 +120,6 @@ class Prober:
 
 @contextmanager
 def timed(took: list[float]) -> Iterator[None]:
-    """Add the milliseconds of the block."""
     began = time.perf_counter()
     yield
     took.append(1000 * (time.perf_counter() - began))
@@ -148,7 +147,6 @@ class Watch:
         return {kind: p99(values) for kind, values in took.items()}
 
     def looks(self, when: str, seconds: float) -> list[dict[str, float]]:
-        """Measure through as many windows as fit."""
         began = time.monotonic()
         seen = []
         while time.monotonic() - began < seconds - WINDOW_S / 2:
@@ -170,7 +168,6 @@ def too_slow(when: str, before: dict[str, float], now: dict[str, float], most: f
 
 
 def named(engine: Engine, pid: int) -> bool:
-    """Whether the doctor warns of this session."""
     with engine.connect() as connection:
         found = checks.transactions(connection, Settings())
     return any(each.level is Level.WARN and f"session {pid} " in each.fact for each in found)

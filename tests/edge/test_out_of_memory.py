@@ -1,30 +1,111 @@
-"""A container whose memory runs out is killed as a whole, twice in a row, with its tasks.
+"""Workers that run out of memory, and tasks that kill their process at every run.
 
-In a real memory cgroup: once one of the tasks takes the memory, once somebody outside of them
-does. As Kubernetes has it (``memory.oom.group``), nothing in the group outlives the first kill of
-the kernel. Where no cgroup can be had, only the kill of all processes at once is tried.
+Each of those tasks ends in the error pool after its bound, and none of the others is charged.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from sqlalchemy import Row, text
 
+from tasks_app import NewTask, create_tasks
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.states import State
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.broker.house.poisons import MAX_ATTEMPTS
+from tests.broker.house.poisons import ASKS, MAX_ATTEMPTS, POISONS
 from tests.clock import until
-from tests.edge.memory_group import MemoryGroup, memory_group
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(600, method="thread")]
+pytestmark = pytest.mark.usefixtures("alone")
+
+ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+
+
+class MemoryGroup:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        one = (folder / "memory.limit_in_bytes").exists()
+        self.version = 1 if one else 2
+        self._limit = folder / ("memory.limit_in_bytes" if one else "memory.max")
+        self._usage = folder / ("memory.usage_in_bytes" if one else "memory.current")
+        self._events = folder / ("memory.oom_control" if one else "memory.events")
+        if not one:
+            (folder / "memory.oom.group").write_text("1")
+
+    def add(self, pid: int) -> None:
+        """Take a process in; what it forks from now on belongs to it, too."""
+        (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def leave_room(self, size: int) -> None:
+        self._limit.write_text(str(int(self._usage.read_text()) + size))
+
+    def lift(self) -> None:
+        self._limit.write_text("-1" if self.version == 1 else "max")
+
+    @property
+    def kills(self) -> int:
+        """How often the kernel killed here because the memory ran out."""
+        lines = dict(line.split() for line in self._events.read_text().splitlines())
+        return int(lines["oom_kill"])
+
+    def kill(self) -> None:
+        """End every process in it, as ``memory.oom.group`` does in version 2."""
+        while pids := self._pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _pids(self) -> list[int]:
+        return [int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()]
+
+    def remove(self) -> None:
+        self.kill()
+        until(self._removed, 10, f"the end of {self._folder}")
+
+    def _removed(self) -> bool:
+        with suppress(OSError):
+            self._folder.rmdir()
+        return not self._folder.exists()
+
+
+@contextmanager
+def memory_group() -> Iterator[MemoryGroup | None]:
+    """Make one for the block; None: this machine lets us have none."""
+    group = next(filter(None, map(_made_in, ROOTS)), None)
+    try:
+        yield group
+    finally:
+        if group is not None:
+            group.remove()
+
+
+def _made_in(root: Path) -> MemoryGroup | None:
+    folder = root / f"tasks_app-test-{os.getpid()}"
+    try:
+        if (root / "cgroup.subtree_control").exists():
+            (root / "cgroup.subtree_control").write_text("+memory")
+        folder.mkdir()
+    except OSError:
+        return None
+    try:
+        return MemoryGroup(folder)
+    except OSError:
+        folder.rmdir()
+        return None
+
 
 TIMES = 2
 CHILDREN = 4
@@ -41,13 +122,6 @@ MOST_KILLS = MAX_ATTEMPTS + MAX_CRASHES - 1
 EATER = "input()\nhoard = []\nwhile True: hoard.append(b'x' * 5_000_000)"
 FAILED = "SELECT count(*) FROM task_error WHERE id = ANY(:ids)"
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND id = ANY(:ids)"
-
-
-@pytest.fixture(autouse=True)
-def _alone(house: House) -> Iterator[None]:
-    """Each of these starts its own processes, and leaves none to the next."""
-    yield
-    house.end()
 
 
 @pytest.fixture
@@ -71,7 +145,6 @@ class Container:
         self._worker: CeleryProcess | None = None
 
     def runs(self) -> Counter[int]:
-        """Return how often each task began."""
         return Counter(map(int, self._starts.read_text().split()))
 
     def start(self) -> None:
@@ -90,7 +163,6 @@ class Container:
         until(lambda: self._house.sql(RUNNING, ids=ids) == len(ids), 10)
 
     def kill(self) -> None:
-        """Kill all of it at once."""
         assert self._worker is not None
         self._worker.signal_all(signal.SIGKILL)
         self._worker.wait(10)
@@ -112,7 +184,6 @@ class Container:
 
 
 def report(title: str, tasks: list[Task], runs: Counter[int]) -> None:
-    """Print what was charged."""
     print(f"\n{title}:")
     for task in tasks:
         print(
@@ -129,6 +200,7 @@ def goods_are_well(house: House, tasks: list[Task], runs: Counter[int]) -> None:
     assert house.effects() == (len(tasks), len(tasks))
 
 
+@pytest.mark.timeout(600, method="thread")
 def test_all_processes_of_a_worker_are_killed_at_once(house: House, tmp_path: Path) -> None:
     go = tmp_path / "go"
     house.beat(**SPANS)
@@ -146,6 +218,7 @@ def test_all_processes_of_a_worker_are_killed_at_once(house: House, tmp_path: Pa
     goods_are_well(house, tasks, container.runs())
 
 
+@pytest.mark.timeout(600, method="thread")
 def test_the_memory_runs_out_outside_of_the_tasks(
     house: House, tmp_path: Path, group: MemoryGroup
 ) -> None:
@@ -165,6 +238,7 @@ def test_the_memory_runs_out_outside_of_the_tasks(
     goods_are_well(house, tasks, container.runs())
 
 
+@pytest.mark.timeout(600, method="thread")
 def test_one_of_the_tasks_takes_all_memory_each_time(
     house: House, tmp_path: Path, group: MemoryGroup
 ) -> None:
@@ -195,3 +269,82 @@ def test_one_of_the_tasks_takes_all_memory_each_time(
     assert last.failures <= MAX_ATTEMPTS
     assert last.crashes <= MAX_CRASHES
     assert runs[last.id] == last.failures + last.crashes <= MOST_KILLS
+
+
+GOOD_BESIDE = 100
+POISON_CRASHES = 5
+SPANS_OF_POISON = {
+    "TASKS_APP_LEASE": "30s",
+    "TASKS_APP_IMPORTS": "poison_handlers",
+    "TASKS_APP_SCAN_INTERVAL": "200ms",
+    "TASKS_APP_MAX_CRASHES": str(POISON_CRASHES),
+}
+ENDED_ALL = text("SELECT id, name, state, failures, crashes, error FROM task_all ORDER BY id")
+
+
+def report_poison(poison: Sequence[Row[Any]], runs: Counter[int]) -> None:
+    told = Counter(
+        (r.name, r.state, r.failures, r.crashes, runs[r.id], r.error.partition(":")[0])
+        for r in poison
+    )
+    for (name, state, failures, crashes, ran, error), number in sorted(told.items()):
+        print(
+            f"| {number} {name} | {state} | failures {failures} | crashes {crashes} "
+            f"| runs {ran} | {error} |"
+        )
+
+
+def mixed(house: House, beside: str) -> list[int]:
+    """Create them all in one transaction, one among the other."""
+    names = [f"poison.{kind}" for kind in POISONS] + [beside] * GOOD_BESIDE
+    random.Random(5).shuffle(names)
+    with house.engine.begin() as connection:
+        return create_tasks(connection, [NewTask(name) for name in names])
+
+
+def is_bounded(row: Row[Any], ran: int, *, alone: bool) -> bool:
+    """Whether it ran as often as it may, and was charged for each run."""
+    if row.name.removeprefix("poison.") in ASKS:
+        return (row.failures, row.crashes) == (0, POISON_CRASHES) and ran <= POISON_CRASHES
+    most_crashes = 0 if alone else 1  # from then on it is claimed alone
+    return (
+        row.failures == MAX_ATTEMPTS
+        and row.crashes <= most_crashes
+        and ran <= row.failures + row.crashes
+    )
+
+
+@pytest.mark.timeout(400, method="thread")
+@pytest.mark.parametrize("beside", ["good", "good.async"])
+def test_tasks_that_kill_their_process_at_every_run(
+    house: House, tmp_path: Path, beside: str
+) -> None:
+    """Beside async ones nobody knows who it was the first time: one crash for each on board."""
+    starts = tmp_path / "starts"
+    house.beat(**SPANS_OF_POISON)
+    worker = house.worker(children=2, STARTS=str(starts), **SPANS_OF_POISON)
+    parent = psutil.Process(worker.pid)
+    born, began = parent.create_time(), time.monotonic()
+
+    house.over(mixed(house, beside), 300)
+
+    took = time.monotonic() - began
+    runs = Counter(map(int, starts.read_text().split()))
+    with house.engine.connect() as connection:
+        rows = connection.execute(ENDED_ALL).all()
+    good = [row for row in rows if row.name == beside]
+    poison = [row for row in rows if row.name != beside]
+    print(f"\n{len(poison)} poisoned, {len(good)} {beside}: {took:.0f} s")
+    report_poison(poison, runs)
+    print(f"crashes of good tasks: {dict(Counter(row.crashes for row in good))}")
+    assert parent.is_running()
+    assert parent.create_time() == born
+    assert len(poison) == len(POISONS)
+    assert {row.state for row in poison} == {"FAILED"}
+    assert {row.state for row in good} == {"SUCCEEDED"}
+    assert {row.failures for row in good} == {0}
+    assert house.effects() == (GOOD_BESIDE, GOOD_BESIDE)
+    alone = beside == "good"
+    assert [row for row in poison if not is_bounded(row, runs[row.id], alone=alone)] == []
+    if alone:
+        assert {(row.crashes, runs[row.id]) for row in good} == {(0, 1)}

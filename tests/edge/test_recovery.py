@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from tests.broker.conftest import House
 from tests.clock import until
 from tests.edge.load import DONE, SPANS, Load
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(400, method="thread")]
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.timeout(400, method="thread")]
 
 KILLS = 10
 MACHINES = 2
@@ -41,13 +41,6 @@ SELECT count(*) / CAST(:span AS float8) FROM task_completed
 WHERE finished_at > now() - make_interval(secs => :span)
 """
 SPREAD_S = 3.0
-
-
-@pytest.fixture(autouse=True)
-def _alone(house: House) -> Iterator[None]:
-    """Each of these starts its own processes, and leaves none to the next."""
-    yield
-    house.end()
 
 
 def figures(what: str, seconds: Sequence[float], bound: str) -> float:

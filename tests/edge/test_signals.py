@@ -22,12 +22,9 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.clock import until
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(180, method="thread")]
+pytestmark = pytest.mark.timeout(180, method="thread")
 
-CALM = {
-    "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_IMPORTS": "house_handlers,stop_handlers",
-}
+CALM = {"TASKS_APP_LEASE": "30s", "TASKS_APP_IMPORTS": "house_handlers,stop_handlers"}
 HANDLERS = str(Path(__file__).parents[1] / "broker" / "house")
 QUEUE = "stop"
 TERM, INT, QUIT = signal.SIGTERM, signal.SIGINT, signal.SIGQUIT
@@ -66,7 +63,6 @@ def start(house: House, tmp_path: Path) -> Iterator[Start]:
 
 
 def hold(house: House, worker: CeleryProcess, name: str = "stop.free") -> int:
-    """Let the worker run a task that it never ends."""
     (task_id,) = house.create(name, payload={"on": worker.name}, queue=QUEUE)
     until(lambda: house.task(task_id).state == "RUNNING")
     return task_id

@@ -22,7 +22,7 @@ from tasks_app.embedded.folder import (
 )
 from tasks_app.embedded.servers import Postgres
 from tasks_app.embedded.stack import Stack, down, up
-from tests.embedded.asking import broker, has_ended, pids, spoil, sql, until
+from tests.embedded.conftest import broker, has_ended, pids, spoil, sql, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

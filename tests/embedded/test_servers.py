@@ -31,13 +31,12 @@ from tasks_app.embedded.folder import (
 )
 from tasks_app.embedded.servers import Postgres, Valkey
 from tasks_app.embedded.stack import Stack, temporary
-from tests.embedded.asking import broker, pids, spoil, sql
+from tests.embedded.conftest import broker, pids, spoil, sql
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.test_all
 def test_both_answer_and_say_what_they_are(stack: Stack) -> None:
     postgres, valkey = stack.started
     assert sql(stack.urls.database, "SHOW server_version").startswith(postgres.version)
@@ -47,7 +46,6 @@ def test_both_answer_and_say_what_they_are(stack: Stack) -> None:
     assert valkey.seconds > 0
 
 
-@pytest.mark.test_all
 def test_postgres_is_set_up_for_real_work(stack: Stack) -> None:
     settings = {
         name: sql(stack.urls.database, f"SHOW {name}")
@@ -65,14 +63,12 @@ def test_postgres_is_set_up_for_real_work(stack: Stack) -> None:
     )
 
 
-@pytest.mark.test_all
 def test_valkey_never_evicts_a_message(stack: Stack) -> None:
     assert broker(stack.urls.broker, "CONFIG", "GET", "maxmemory-policy") == {
         "maxmemory-policy": "noeviction"
     }
 
 
-@pytest.mark.test_all
 def test_neither_lets_a_stranger_in(stack: Stack) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         sql(f"postgresql://tasks_app:guess@127.0.0.1:{stack.postgres.port}/tasks_app", "SELECT 1")
@@ -80,7 +76,6 @@ def test_neither_lets_a_stranger_in(stack: Stack) -> None:
         broker(f"redis://127.0.0.1:{stack.valkey.port}/0", "PING")
 
 
-@pytest.mark.test_all
 def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
     for name in ("pg.json", "valkey.json", "owner.json"):
         assert stat.S_IMODE((stack.folder / name).stat().st_mode) == 0o600
@@ -89,7 +84,6 @@ def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
         assert stack.valkey.url.split(":")[2].split("@")[0].encode() not in words
 
 
-@pytest.mark.test_all
 def test_data_survives_down_and_up(folder: Path) -> None:
     with Stack(folder) as stack:
         before = stack.urls
@@ -101,7 +95,6 @@ def test_data_survives_down_and_up(folder: Path) -> None:
         assert broker(before.broker, "GET", "kept") == "żółw"
 
 
-@pytest.mark.test_all
 def test_data_survives_kill_9_of_both_servers(folder: Path) -> None:
     with Stack(folder) as stack:
         before = stack.urls
@@ -122,7 +115,6 @@ def test_data_survives_kill_9_of_both_servers(folder: Path) -> None:
         assert broker(before.broker, "GET", "kept") == "1"
 
 
-@pytest.mark.test_all
 def test_a_restart_keeps_the_address(folder: Path) -> None:
     with Postgres(folder) as postgres:
         before, started = postgres.url, postgres.started
@@ -133,7 +125,6 @@ def test_a_restart_keeps_the_address(folder: Path) -> None:
         assert sql(postgres.url, "SELECT 1") == 1
 
 
-@pytest.mark.test_all
 def test_without_persistence_every_start_of_valkey_is_empty(new_folder: Path) -> None:
     with Valkey(new_folder, persist=False) as valkey:
         broker(valkey.url, "SET", "lost", "1")
@@ -142,7 +133,6 @@ def test_without_persistence_every_start_of_valkey_is_empty(new_folder: Path) ->
         assert broker(valkey.url, "GET", "lost") is None
 
 
-@pytest.mark.test_all
 def test_a_taken_port_is_left_to_its_holder(new_folder: Path) -> None:
     with Valkey(new_folder) as valkey:
         port = valkey.port
@@ -151,7 +141,6 @@ def test_a_taken_port_is_left_to_its_holder(new_folder: Path) -> None:
         assert broker(valkey.url, "PING") in {True, "PONG"}
 
 
-@pytest.mark.test_all
 def test_servers_on_the_standard_ports_do_not_matter(folder: Path) -> None:
     with ExitStack() as sockets:
         for port in (5432, 6379):
@@ -162,7 +151,6 @@ def test_servers_on_the_standard_ports_do_not_matter(folder: Path) -> None:
             assert broker(stack.urls.broker, "PING") in {True, "PONG"}
 
 
-@pytest.mark.test_all
 def test_settings_of_the_surroundings_do_not_matter(
     new_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +164,6 @@ def test_settings_of_the_surroundings_do_not_matter(
     postgres.stop()
 
 
-@pytest.mark.test_all
 @pytest.mark.parametrize("name", ['my "own" żółw new_folder', f"{'long' * 50}/{'long' * 50}"])
 def test_any_name_of_a_folder_works(new_folder: Path, name: str) -> None:
     with Stack(new_folder / name) as stack:
@@ -193,7 +180,6 @@ def test_a_temporary_stack_leaves_no_trace() -> None:
     assert not any(os.path.exists(started.data) for started in stack.started)  # noqa: PTH110
 
 
-@pytest.mark.test_all
 def test_a_server_that_does_not_start_says_why(new_folder: Path) -> None:
     spoil(new_folder / "valkey")
     with pytest.raises(EmbeddedError, match=r"Valkey did not start: .*AOF MANIFEST"):
@@ -237,7 +223,6 @@ def as_nobody() -> dict:
     return ids | {"env": environment, "cwd": "/", "capture_output": True, "text": True}
 
 
-@pytest.mark.test_all
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_a_normal_user_can_run_everything(new_folder: Path) -> None:
     python = python_for_everyone()
@@ -248,7 +233,6 @@ def test_a_normal_user_can_run_everything(new_folder: Path) -> None:
     assert result.stdout == "done\n", result.stderr
 
 
-@pytest.mark.test_all
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_root_starts_servers_that_are_not_root(new_folder: Path) -> None:
     with Stack(new_folder) as stack:
@@ -261,7 +245,6 @@ def test_root_starts_servers_that_are_not_root(new_folder: Path) -> None:
             )
 
 
-@pytest.mark.test_all
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_data_moves_beside_a_folder_that_is_closed_to_them(
     new_folder: Path, caplog: pytest.LogCaptureFixture
@@ -273,7 +256,6 @@ def test_data_moves_beside_a_folder_that_is_closed_to_them(
     assert f"cannot enter {new_folder}" in caplog.text
 
 
-@pytest.mark.test_all
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_a_folder_that_belongs_to_a_user_keeps_its_owner(new_folder: Path) -> None:
     shutil.chown(new_folder, "daemon")
@@ -282,7 +264,6 @@ def test_a_folder_that_belongs_to_a_user_keeps_its_owner(new_folder: Path) -> No
     assert owners == {"daemon"}
 
 
-@pytest.mark.test_all
 @pytest.mark.skipif(not ROOT, reason="only root can become another user; you are one")
 def test_programs_out_of_reach_are_copied(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,7 +14,6 @@ SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(10**6)
 
 
 def pytest_report_header() -> str:
-    """Say it before anything is run."""
     return f"fuzz: FUZZ_COUNT={COUNT} FUZZ_SEED={SEED}"
 
 

@@ -79,11 +79,9 @@ class Forger:
         )  # fmt: skip
 
     def message(self) -> bytes:
-        """The next one."""
         return self._dice.choice(self._kinds)()
 
     def honest(self, ids: Sequence[Any], wake: Any = None) -> bytes:
-        """A message as our own publisher writes it."""
         return _dumped(self._envelope([[wake, list(ids)], {}, _embed()]))
 
     def _envelope(self, body: Any) -> dict[str, Any]:

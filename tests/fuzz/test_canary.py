@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 
@@ -22,7 +23,7 @@ from sqlalchemy import make_url, text
 from tasks_app import Settings, get_task
 from tasks_app.domain.encryption import new_key
 from tasks_app.runtime.encryption.encryption import encryption
-from tests.broker.celery_process import HOUSE
+from tests.broker.celery_process import HOUSE, CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.listening import Listener
 from tests.clock import until
@@ -63,12 +64,52 @@ class Wiretap:
                 self.heard.append(command["command"])
 
     def end(self) -> None:
-        """Hear nothing more."""
         self._client.close()
 
 
+@dataclass
+class Watched:
+    """A worker, a beat and Flower, and all that they tell each other."""
+
+    listener: Listener
+    tap: Wiretap
+    flower: CeleryProcess
+    worker: CeleryProcess
+    beat: CeleryProcess
+    url: str
+
+    def over(self, ids: list[int]) -> None:
+        until(lambda: all(self.listener.shows(i) in ("SUCCESS", "FAILURE") for i in ids), 30)
+
+    def places(self) -> dict[str, str]:
+        with redis.Redis.from_url(self.url) as client:
+            left = str([(key, client.dump(key)) for key in client.scan_iter()])
+        return {
+            "log of the worker": self.worker.log(),
+            "log of beat": self.beat.log(),
+            "log of Flower": self.flower.log(),
+            "events": str(self.listener.events),
+            "what the broker was sent": "\n".join(self.tap.heard),
+            "what lies in the broker": left,
+        }
+
+    def end(self) -> None:
+        self.listener.end()
+        self.tap.end()
+
+
+def watched(house: House, port: int, environment: dict[str, str]) -> Watched:
+    url = house.environment()["TASKS_APP_BROKER_URL"]
+    listener, tap = Listener(url), Wiretap(url)
+    options = (f"--port={port}", "--address=127.0.0.1")
+    flower = house.start("flower", *options, FLOWER_UNAUTHENTICATED_API="true")
+    worker = house.worker("-E", "-l", "DEBUG", **environment)
+    beat = house.start("beat", "-l", "DEBUG", **environment)
+    until(lambda: ready(port), 60, "Flower's start")
+    return Watched(listener, tap, flower, worker, beat, url)
+
+
 def page(port: int, path: str) -> str:
-    """What Flower shows there."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
         return answer.read().decode()  # type: ignore[no-any-return]
 
@@ -84,14 +125,7 @@ def test_a_secret_is_nowhere_but_where_it_was_put(
 ) -> None:
     secret = f"canary{dice.getrandbits(64):016x}"
     handlers = {"TASKS_APP_IMPORTS": "canary_handlers", "TASKS_APP_SCAN_INTERVAL": "200ms"}
-    url = house.environment()["TASKS_APP_BROKER_URL"]
-    listener, tap = Listener(url), Wiretap(url)
-    flower = house.start(
-        "flower", f"--port={free_port}", "--address=127.0.0.1", FLOWER_UNAUTHENTICATED_API="true"
-    )
-    worker = house.worker("-E", "-l", "DEBUG", **handlers)
-    beat = house.start("beat", "-l", "DEBUG", **handlers)
-    until(lambda: ready(free_port), 60, "Flower's start")
+    scene = watched(house, free_port, handlers)
 
     producer = subprocess.run(
         [sys.executable, Path(__file__).with_name("produce.py"), secret, *NAMES],
@@ -101,36 +135,29 @@ def test_a_secret_is_nowhere_but_where_it_was_put(
     ids = [int(line) for line in producer.stdout.split()]
     states = house.over(ids, 60)
     until(lambda: all(str(i) in page(free_port, "/api/tasks?limit=1000") for i in ids), 30)
-    until(lambda: all(listener.shows(i) in ("SUCCESS", "FAILURE") for i in ids), 30)
+    scene.over(ids)
     shown = {path: page(free_port, path.format(ids[1])) for path in PAGES}
     with house.engine.connect() as connection:
         rows = connection.execute(ROWS).all()
-    with redis.Redis.from_url(url) as client:
-        left = str([(key, client.dump(key)) for key in client.scan_iter()])
+    seen = scene.places()
 
     assert states == {"SUCCEEDED": 1, "FAILED": len(NAMES) - 1}
     assert secret in str(house.task(ids[0]).payload)
     assert secret in str(house.task(ids[0]).result)
     places = {
-        "log of the worker": worker.log(),
-        "log of beat": beat.log(),
+        **seen,
         "log of the producer": producer.stderr,
-        "log of Flower": flower.log(),
-        "events": str(listener.events),
-        "what the broker was sent": "\n".join(tap.heard),
-        "what lies in the broker": left,
         **{f"Flower's {path}": content for path, content in shown.items()},
         **{f"row of {r.name}": r.said for r in rows if r.name not in TELL_IT_THEMSELVES},
     }
     assert {place for place, content in places.items() if secret in content} == set()
     # Each of them is really being looked at.
-    assert " DEBUG " in worker.log()
+    assert " DEBUG " in seen["log of the worker"]
     assert "refused, as it should be" in producer.stderr
-    assert len(tap.heard) > 100
+    assert len(scene.tap.heard) > 100
     assert str(ids[1]) in shown["/api/tasks?limit=1000"]
     assert "ZeroDivisionError" in str(rows)
-    listener.end()
-    tap.end()
+    scene.end()
     house.end()  # its worker would take the next test's tasks
 
 
@@ -161,10 +188,7 @@ def dump(url: str) -> dict[str, str]:
 
 
 def test_a_secret_is_in_no_dump_log_page_message_or_setting(
-    house: House,
-    dice: random.Random,
-    free_port: int,
-    monkeypatch: pytest.MonkeyPatch,
+    house: House, dice: random.Random, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret, key = f"hidden{dice.getrandbits(64):016x}", new_key()  # not that of the test above
     said = {
@@ -175,14 +199,7 @@ def test_a_secret_is_in_no_dump_log_page_message_or_setting(
         "TASKS_APP_TRANSITIONS": "all",
         "TASKS_APP_EVENTS_SHOW": "card,echo",
     }
-    url = house.environment()["TASKS_APP_BROKER_URL"]
-    listener, tap = Listener(url), Wiretap(url)
-    flower = house.start(
-        "flower", f"--port={free_port}", "--address=127.0.0.1", FLOWER_UNAUTHENTICATED_API="true"
-    )
-    worker = house.worker("-E", "-l", "DEBUG", **said)
-    beat = house.start("beat", "-l", "DEBUG", **said)
-    until(lambda: ready(free_port), 60, "Flower's start")
+    scene = watched(house, free_port, said)
     for name, value in said.items():
         monkeypatch.setenv(name, value)
     encryption.cache_clear()
@@ -190,7 +207,7 @@ def test_a_secret_is_in_no_dump_log_page_message_or_setting(
     ids = [i for name in NAMES_OF_ENCRYPTED_CANARY for i in house.create(name, payload=payload)]
 
     states = house.over(ids, 60)
-    until(lambda: all(listener.shows(i) in ("SUCCESS", "FAILURE") for i in ids), 30)
+    scene.over(ids)
 
     assert states == {"SUCCEEDED": 1, "FAILED": len(NAMES_OF_ENCRYPTED_CANARY) - 1}
     of_flower = {path: page(free_port, path.format(ids[1])) for path in FLOWERS}
@@ -202,15 +219,8 @@ def test_a_secret_is_in_no_dump_log_page_message_or_setting(
         env=house.environment(**said, PYTHONPATH=str(HOUSE)),
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    with redis.Redis.from_url(url) as client:
-        left = str([(found, client.dump(found)) for found in client.scan_iter()])
     places = {
-        "log of the worker": worker.log(),
-        "log of beat": beat.log(),
-        "log of Flower": flower.log(),
-        "events": str(listener.events),
-        "what the broker was sent": "\n".join(tap.heard),
-        "what lies in the broker": left,
+        **scene.places(),
         "the settings": config.stdout + config.stderr,
         **{f"Flower's {path}": content for path, content in of_flower.items()},
         **{f"our {path}": content for path, content in of_ours.items()},
@@ -228,5 +238,4 @@ def test_a_secret_is_in_no_dump_log_page_message_or_setting(
     encryption.cache_clear()
     assert task is not None
     assert task.result == {"echo": secret}
-    listener.end()
-    tap.end()
+    scene.end()

@@ -45,7 +45,6 @@ def sleeping(house: House) -> list[int]:
 
 
 def picture(house: House, ids: list[int]) -> Any:
-    """All that a run would change of them."""
     return house.sql(
         "SELECT string_agg(concat_ws(' ', id, pool, state, attempt, failures, crashes), ','"
         " ORDER BY id) FROM task_all WHERE id = ANY(:ids)",

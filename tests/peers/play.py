@@ -18,14 +18,12 @@ MISTAKES = (NameError, AttributeError, TypeError, ImportError)
 
 
 def whole(snippet: str, decorated: str) -> str:
-    """The snippet as a program."""
     if snippet.startswith("@"):
         return snippet.replace(" @", "\n@") + "\n" + decorated
     return f"{snippet} pass" if snippet.endswith(":") else snippet
 
 
 async def run(source: str, names: dict[str, Any]) -> None:
-    """Run it in these names."""
     code: CodeType = compile(source, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     running = eval(code, names)
     if inspect.isawaitable(running):
@@ -33,7 +31,6 @@ async def run(source: str, names: dict[str, Any]) -> None:
 
 
 async def try_all(prelude: str, snippets: list[str], names: dict[str, Any]) -> dict[str, str]:
-    """Errors by snippet."""
     await run(prelude, names)
     errors = {}
     for snippet in snippets:

@@ -1,18 +1,59 @@
-"""A shop on disk that is moved in stages, and what its functions did."""
+"""The systems that the guides lead away from, and a shop on disk that is moved in stages."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import subprocess
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Engine, text
 
+from dev.benchmarks.environments import FOLDER, PEERS, MissingError, Virtual
 from tests.clock import until
-from tests.peers.environments import both
+from tests.environment import run_program
+from tests.releases import NO_PEER
+
+HERE = Path(__file__).parent
+PINS = {
+    "rq": HERE / "rq",
+    "procrastinate": PEERS / "procrastinate",
+    "pgqueuer": PEERS / "pgqueuer",
+    "django-celery-outbox": HERE / "django_celery_outbox",
+}
+
+
+def version_of(package: str) -> str:
+    """The one that is pinned, and so the one that the guide is about."""
+    pins = (PINS[package] / "requirements.txt").read_text()
+    [version] = re.findall(rf"^{package}==([\d.]+)", pins, re.MULTILINE)
+    return version
+
+
+def programs_of(package: str) -> Path:
+    """The folder of its programs, Python among them; skips where it cannot be had."""
+    environment = Virtual(PINS[package].name, (package,), PINS[package])
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # files of tests run side by side
+        try:
+            environment.ensure()
+        except MissingError as missing:
+            pytest.skip(f"{NO_PEER}: {missing}")
+    return environment.folder / "bin"
+
+
+def both(*folders: Path) -> str:
+    """PYTHONPATH of a project that has our package beside theirs."""
+    ours = sysconfig.get_path("purelib")
+    return ":".join([*map(str, folders), str(HERE.parents[1]), ours])
+
 
 OUTSIDE = """
 import os
@@ -89,28 +130,22 @@ class Shop:
             connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
 
     def write(self, **files: str) -> None:
-        """Write modules of the package ``shop``."""
         (self.folder / "shop").mkdir(exist_ok=True)
         for name, code in {"__init__": "", "outside": OUTSIDE, **files}.items():
             (self.folder / "shop" / f"{name}.py").write_text(code)
 
     def run(self, code: str) -> str:
-        """Run a program of the shop to its end."""
-        done = subprocess.run(
+        done = run_program(
             [self.programs / "python", "-c", code],
             env=self.environment,
             cwd=self.folder,
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     @contextmanager
     def serving(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A program of the shop that runs meanwhile."""
         log = self.folder / f"{Path(arguments[-1]).name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -131,15 +166,12 @@ class Shop:
                     process.wait(10)
 
     def done(self) -> Counter[tuple[str, int]]:
-        """How often each effect was made."""
         return Counter(row[:2] for row in self._rows())
 
     def wait_for(self, effects: int) -> None:
-        """Until so many different effects were made."""
         until(lambda: len(self.makers()) >= effects, 60, f"effect {effects}")
 
     def makers(self) -> dict[tuple[str, int], str]:
-        """Who made each effect last."""
         return {row[:2]: row[2] for row in self._rows()}
 
     def _rows(self) -> Sequence[tuple[str, int, str]]:

@@ -16,8 +16,7 @@ from sqlalchemy import Engine
 
 from tasks_app.embedded.stack import Stack
 from tests.clock import until
-from tests.peers.environments import programs_of
-from tests.peers.shops import Shop
+from tests.peers.shops import Shop, programs_of
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300, method="thread")]
 

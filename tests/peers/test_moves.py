@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from tasks_app.embedded.stack import Stack
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
 from tests.docs.reading import blocks, text_of
+from tests.environment import run_program
 from tests.peers import play
-from tests.peers.environments import programs_of
 from tests.peers.preludes import THEIRS
-from tests.peers.shops import KINDS, Shop, handlers_of
+from tests.peers.shops import KINDS, Shop, handlers_of, programs_of
 
 pytestmark = pytest.mark.timeout(300, method="thread")
 
@@ -106,9 +105,7 @@ print(run.name, run.result, rows())
     ]
 
 
-BEFORE_OF_MOVE_FROM_PGQUEUER, HANDLER, AFTER_OF_MOVE_FROM_PGQUEUER, BARE = blocks(
-    text_of("docs/from/pgqueuer.md"), "python"
-)
+PGQ_BEFORE, HANDLER, PGQ_AFTER, BARE = blocks(text_of("docs/from/pgqueuer.md"), "python")
 
 
 @pytest.fixture
@@ -126,13 +123,9 @@ def test_both_new_ways_create_tasks_that_run(
     orders: str, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HANDLERS, "specs", {})
-    names: dict[str, Any] = {
-        "__name__": "shop",
-        "acreate_task": acreate_task,
-        "json": json,
-        "text": text,
-    }
-    exec(compile(HANDLER + AFTER_OF_MOVE_FROM_PGQUEUER, "guide", "exec"), names)
+    names: dict[str, Any] = {"acreate_task": acreate_task, "json": json, "text": text}
+    names["__name__"] = "shop"
+    exec(compile(HANDLER + PGQ_AFTER, "guide", "exec"), names)
     bare = dict(names)
     exec(compile(BARE, "guide", "exec"), bare)
 
@@ -154,31 +147,23 @@ def test_both_new_ways_create_tasks_that_run(
 
 @pytest.mark.test_all
 def test_the_way_before_is_theirs(orders: str) -> None:
-    buying = f"import json\n{BEFORE_OF_MOVE_FROM_PGQUEUER}\nawait buy(connection, queries, 1)"
+    buying = f"import json\n{PGQ_BEFORE}\nawait buy(connection, queries, 1)"
     counted = "assert await connection.fetchval('SELECT count(*) FROM pgqueuer') == 2"
     path = "await connection.execute('SET search_path = guide_peer, public')"
-    done = subprocess.run(
+    done = run_program(
         [programs_of("pgqueuer") / "python", Path(play.__file__)],
         input=json.dumps(
             {"prelude": THEIRS["pgqueuer"] + path, "snippets": [f"{buying}\n{counted}"]}
         ),
         env={**os.environ, "PGDSN": orders},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == {}
 
 
-(
-    JOBS,
-    BEFORE_OF_MOVE_FROM_PROCRASTINATE,
-    HANDLER_OF_MOVE_FROM_PROCRASTINATE,
-    AFTER_OF_MOVE_FROM_PROCRASTINATE,
-) = blocks(text_of("docs/from/procrastinate.md"), "python")
+JOBS, P_BEFORE, P_HANDLER, P_AFTER = blocks(text_of("docs/from/procrastinate.md"), "python")
 ORDERS = 8
 WORKER = ("-m", "procrastinate", "--app=shop.jobs.app", "worker")
 BUYING = """
@@ -200,7 +185,7 @@ with app.open(), psycopg.connect() as connection:
 
 
 @pytest.fixture
-def shop_of_move_from_procrastinate(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Shop]:
+def procrastinate(engine: Engine, stack: Stack, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, programs_of("procrastinate"), engine, stack.urls.broker)
     with shop.schema("guide_peer"):
         shop.write(jobs=JOBS, handlers="")
@@ -209,33 +194,29 @@ def shop_of_move_from_procrastinate(engine: Engine, stack: Stack, tmp_path: Path
 
 
 @pytest.mark.test_all
-def test_three_tasks_move_one_by_one_while_both_run(shop_of_move_from_procrastinate: Shop) -> None:
+def test_three_tasks_move_one_by_one_while_both_run(procrastinate: Shop) -> None:
     expected: dict[tuple[str, int], str] = {}
 
-    with shop_of_move_from_procrastinate.serving(*WORKER):
+    with procrastinate.serving(*WORKER):
         for stage in range(4):
             moved, left = KINDS[:stage], KINDS[stage:]
             orders = range(stage * ORDERS, (stage + 1) * ORDERS)
-            shop_of_move_from_procrastinate.write(
-                handlers=handlers_of(HANDLER_OF_MOVE_FROM_PROCRASTINATE, moved)
-            )
+            procrastinate.write(handlers=handlers_of(P_HANDLER, moved))
             expected |= {(kind, order): "tasks_app" for kind in moved for order in orders}
             expected |= {(kind, order): "procrastinate" for kind in left for order in orders}
-            with shop_of_move_from_procrastinate.serving("-m", "tasks_app", "work", "-c", "1"):
-                shop_of_move_from_procrastinate.run(
-                    BUYING.format(orders=list(orders), moved=moved, left=left)
-                )
-                shop_of_move_from_procrastinate.wait_for(len(expected))
+            with procrastinate.serving("-m", "tasks_app", "work", "-c", "1"):
+                procrastinate.run(BUYING.format(orders=list(orders), moved=moved, left=left))
+                procrastinate.wait_for(len(expected))
 
-    assert shop_of_move_from_procrastinate.makers() == expected
-    assert set(shop_of_move_from_procrastinate.done().values()) == {1}
+    assert procrastinate.makers() == expected
+    assert set(procrastinate.done().values()) == {1}
 
 
 @pytest.mark.test_all
-def test_a_rollback_takes_both_systems_tasks_with_it(shop_of_move_from_procrastinate: Shop) -> None:
+def test_a_rollback_takes_both_systems_tasks_with_it(procrastinate: Shop) -> None:
     buying = BUYING.format(orders=[1], moved=KINDS[:1], left=KINDS[1:])
-    shop_of_move_from_procrastinate.run(f"{buying}            raise psycopg.Rollback\n")
-    counted = shop_of_move_from_procrastinate.run(
+    procrastinate.run(f"{buying}            raise psycopg.Rollback\n")
+    counted = procrastinate.run(
         "import psycopg\nwith psycopg.connect() as connection: print("
         "connection.execute('SELECT (SELECT count(*) FROM procrastinate_jobs)"
         " + (SELECT count(*) FROM task_pending) + (SELECT count(*) FROM guide_order)').fetchone())"
@@ -244,14 +225,14 @@ def test_a_rollback_takes_both_systems_tasks_with_it(shop_of_move_from_procrasti
 
 
 @pytest.mark.test_all
-def test_the_guides_ways_of_buying_do_what_they_say(shop_of_move_from_procrastinate: Shop) -> None:
-    shop_of_move_from_procrastinate.write(handlers=HANDLER_OF_MOVE_FROM_PROCRASTINATE)
-    shop_of_move_from_procrastinate.run(
+def test_the_guides_ways_of_buying_do_what_they_say(procrastinate: Shop) -> None:
+    procrastinate.write(handlers=P_HANDLER)
+    procrastinate.run(
         "import psycopg\nfrom shop.jobs import app, send_receipt\n"
         "from tasks_app import create_task\n"
-        + BEFORE_OF_MOVE_FROM_PROCRASTINATE
+        + P_BEFORE
         + "buy_before = buy\n"
-        + AFTER_OF_MOVE_FROM_PROCRASTINATE
+        + P_AFTER
         + """
 with app.open(), psycopg.connect() as connection:
     buy_before(connection, 1)
@@ -264,13 +245,11 @@ drain().assert_succeeded()
 """
     )
 
-    assert shop_of_move_from_procrastinate.makers() == {("receipt", 2): "tasks_app"}
+    assert procrastinate.makers() == {("receipt", 2): "tasks_app"}
 
 
-JOBS_OF_MOVE_FROM_RQ, BEFORE_OF_MOVE_FROM_RQ, HANDLER_OF_MOVE_FROM_RQ, AFTER_OF_MOVE_FROM_RQ = (
-    blocks(text_of("docs/from/rq.md"), "python")
-)
-BUYING_OF_MOVE_FROM_RQ = """
+RQ_JOBS, RQ_BEFORE, RQ_HANDLER, RQ_AFTER = blocks(text_of("docs/from/rq.md"), "python")
+RQ_BUYING = """
 import os, sys
 from redis import Redis
 from rq import Queue
@@ -294,86 +273,57 @@ with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session:
 
 
 @pytest.fixture
-def shop_of_move_from_rq(engine: Engine, stack: Stack, tmp_path: Path) -> Shop:
+def rq(engine: Engine, stack: Stack, tmp_path: Path) -> Shop:
     shop = Shop(tmp_path, programs_of("rq"), engine, stack.urls.broker)
-    shop.write(jobs=JOBS_OF_MOVE_FROM_RQ, handlers="")
+    shop.write(jobs=RQ_JOBS, handlers="")
     shop.run("import os, redis; redis.Redis.from_url(os.environ['REDIS']).flushdb()")
     return shop
 
 
 @pytest.mark.test_all
-def test_three_jobs_move_one_by_one_while_both_run(shop_of_move_from_rq: Shop) -> None:
-    worker = (
-        "-m",
-        "rq.cli",
-        "worker",
-        "--url",
-        shop_of_move_from_rq.environment["REDIS"],
-        "default",
-    )
+def test_three_jobs_move_one_by_one_while_both_run(rq: Shop) -> None:
+    worker = ("-m", "rq.cli", "worker", "--url", rq.environment["REDIS"], "default")
     expected: dict[tuple[str, int], str] = {}
 
-    with shop_of_move_from_rq.serving(*worker):
+    with rq.serving(*worker):
         for stage in range(4):
             moved, left = KINDS[:stage], KINDS[stage:]
             orders = range(stage * ORDERS, (stage + 1) * ORDERS)
-            shop_of_move_from_rq.write(handlers=handlers_of(HANDLER_OF_MOVE_FROM_RQ, moved))
+            rq.write(handlers=handlers_of(RQ_HANDLER, moved))
             expected |= {(kind, order): "tasks_app" for kind in moved for order in orders}
             expected |= {(kind, order): "rq.cli" for kind in left for order in orders}
-            with shop_of_move_from_rq.serving("-m", "tasks_app", "work", "-c", "1"):
-                shop_of_move_from_rq.run(
-                    BUYING_OF_MOVE_FROM_RQ.format(orders=list(orders), moved=moved, left=left)
-                )
-                shop_of_move_from_rq.wait_for(len(expected))
+            with rq.serving("-m", "tasks_app", "work", "-c", "1"):
+                rq.run(RQ_BUYING.format(orders=list(orders), moved=moved, left=left))
+                rq.wait_for(len(expected))
 
-    assert shop_of_move_from_rq.makers() == expected
-    assert set(shop_of_move_from_rq.done().values()) == {1}
+    assert rq.makers() == expected
+    assert set(rq.done().values()) == {1}
 
 
 @pytest.mark.test_all
-def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(
-    shop_of_move_from_rq: Shop,
-) -> None:
-    shop_of_move_from_rq.run(BUYING_OF_MOVE_FROM_RQ.format(orders=[1, 2], moved=(), left=KINDS))
-    shop_of_move_from_rq.write(handlers=HANDLER_OF_MOVE_FROM_RQ)
-    shop_of_move_from_rq.run(
-        BUYING_OF_MOVE_FROM_RQ.format(orders=[3], moved=("receipt",), left=KINDS[1:])
-    )
-    shop_of_move_from_rq.run("from tasks_app.testing import drain; import shop.handlers; drain()")
-    burst = (
-        "-m",
-        "rq.cli",
-        "worker",
-        "--burst",
-        "--url",
-        shop_of_move_from_rq.environment["REDIS"],
-        "default",
-    )
-    with shop_of_move_from_rq.serving(*burst) as worker:
+def test_what_lies_in_their_queue_at_the_move_is_still_run_by_their_worker(rq: Shop) -> None:
+    rq.run(RQ_BUYING.format(orders=[1, 2], moved=(), left=KINDS))
+    rq.write(handlers=RQ_HANDLER)
+    rq.run(RQ_BUYING.format(orders=[3], moved=("receipt",), left=KINDS[1:]))
+    rq.run("from tasks_app.testing import drain; import shop.handlers; drain()")
+    url = ("--url", rq.environment["REDIS"])
+    with rq.serving("-m", "rq.cli", "worker", "--burst", *url, "default") as worker:
         worker.wait(60)
 
-    assert {
-        order: who
-        for (kind, order), who in shop_of_move_from_rq.makers().items()
-        if kind == "receipt"
-    } == {
-        1: "rq.cli",
-        2: "rq.cli",
-        3: "tasks_app",
-    }
-    assert set(shop_of_move_from_rq.done().values()) == {1}
+    makers = rq.makers().items()
+    receipts = {order: who for (kind, order), who in makers if kind == "receipt"}
+    assert receipts == {1: "rq.cli", 2: "rq.cli", 3: "tasks_app"}
+    assert set(rq.done().values()) == {1}
 
 
 @pytest.mark.test_all
-def test_the_guides_ways_of_buying_do_what_they_say_in_move_from_rq(
-    shop_of_move_from_rq: Shop,
-) -> None:
-    shop_of_move_from_rq.write(handlers=HANDLER_OF_MOVE_FROM_RQ)
-    shop_of_move_from_rq.run(
+def test_the_guides_ways_of_buying_do_what_they_say_in_move_from_rq(rq: Shop) -> None:
+    rq.write(handlers=RQ_HANDLER)
+    rq.run(
         "from shop.jobs import send_receipt\nfrom tasks_app import create_task\n"
-        + BEFORE_OF_MOVE_FROM_RQ
+        + RQ_BEFORE
         + "buy_before = buy\n"
-        + AFTER_OF_MOVE_FROM_RQ
+        + RQ_AFTER
         + """
 import os, types
 from redis import Redis
@@ -401,4 +351,4 @@ Base.metadata.drop_all(engine)
 """
     )
 
-    assert shop_of_move_from_rq.makers() == {("receipt", 2): "tasks_app"}
+    assert rq.makers() == {("receipt", 2): "tasks_app"}

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from tasks_app.embedded.stack import Stack
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
 from tests.docs.reading import section, text_of
+from tests.environment import run_program
 from tests.peers import play
-from tests.peers.environments import programs_of, version_of
 from tests.peers.preludes import MORE_OF_OURS, OURS, OUTBOX_SETTINGS, PROGRAMS, THEIRS
+from tests.peers.shops import programs_of, version_of
 
 PAGES = sorted(THEIRS)
 
@@ -45,14 +45,11 @@ def test_their_column_runs_in_their_own_package(page: str, stack: Stack, engine:
     programs = programs_of(page)
     snippets = code_of([row.theirs for row in table_of(page)])
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    done = subprocess.run(
+    done = run_program(
         [programs / "python", Path(play.__file__)],
         input=json.dumps({"prelude": THEIRS[page], "snippets": snippets}),
         env={**os.environ, "PGDSN": url, "REDIS": stack.urls.broker},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
@@ -71,13 +68,10 @@ def test_their_commands_exist_with_their_options(page: str, tmp_path: Path) -> N
 
     assert named
     for command, options in named:
-        helped = subprocess.run(
+        helped = run_program(
             [programs / program, *arguments, command, "--help"],
             env={**os.environ, **django, "COLUMNS": "200", "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
         assert helped.returncode == 0, (command, helped.stderr)
         known = set(re.findall(r"--?[a-z][a-z-]*", helped.stdout))
@@ -119,14 +113,12 @@ class Row:
 
 
 def table_of(page: str) -> list[Row]:
-    """The rows of ``docs/from/<page>.md``."""
     lines = section(text_of(f"docs/from/{page}.md"), HEADING).splitlines()
     cells = [[c.strip() for c in line.strip("|").split(" | ")] for line in lines if line[:1] == "|"]
     return [Row(*each) for each in cells[2:]]
 
 
 def code_of(cells: list[str]) -> list[str]:
-    """Each piece of Python in them."""
     return [code for cell in cells for code in re.findall(r"`([^`]+)`", cell) if _is_python(code)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -44,6 +43,7 @@ from tasks_app.embedded.servers import Valkey
 from tasks_app.runtime.hint_sender import Message
 from tests.cases import in_one_test
 from tests.conftest import CASES
+from tests.environment import run_program
 
 
 def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
@@ -118,7 +118,6 @@ HERE = "rabbitmq-server"
     ]
 )
 def tortured(request: pytest.FixtureRequest, broker: Valkey) -> Iterator[Broker]:
-    """Empty."""
     if request.param == "valkey":
         valkey = ValkeyBroker(broker)
         valkey.forget()
@@ -242,11 +241,7 @@ except ConnectionResetError:
 @pytest.mark.test_all
 @pytest.mark.parametrize(
     ("action", "status", "output"),
-    [
-        ("kill", -signal.SIGKILL, ""),
-        ("exit:3", 3, ""),
-        ("cut", 0, "AttributeError\ncut\n"),
-    ],
+    [("kill", -signal.SIGKILL, ""), ("exit:3", 3, ""), ("cut", 0, "AttributeError\ncut\n")],
 )
 def test_a_process_is_hurt(tmp_path: Path, action: str, status: int, output: str) -> None:
     environment = {
@@ -254,9 +249,7 @@ def test_a_process_is_hurt(tmp_path: Path, action: str, status: int, output: str
         "TORTURE_FOLDER": str(tmp_path),
         "PYTHONPATH": str(ROOT),
     }
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
-    )
+    ended = run_program([sys.executable, "-c", SCRIPT], env=environment)
     assert (ended.returncode, ended.stdout) == (status, output), ended.stderr
     assert hits(tmp_path / HITS) == {f"sweep.before {action.partition(':')[0]}": 1}
 

@@ -30,7 +30,6 @@ seen: list[Any] = []
 
 @app.task(name="office.file", bind=True)
 def file(self: Task, *args: Any, **kwargs: Any) -> Any:
-    """Do what the test says."""
     seen.append(self.request.retries)
     return deed(self, *args, **kwargs)
 
@@ -44,11 +43,6 @@ def limited() -> None: ...
 
 @app.task(name="office/wrong name")
 def misnamed() -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house is needed here: the rows are those of one connection or engine."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +83,6 @@ class Pool:
         return task
 
     def wait_s(self) -> float:
-        """Until the one pending row is due."""
         with self.engine.connect() as connection:
             due = text("SELECT extract(epoch FROM due_at - now()) FROM task_pending")
             return float(connection.execute(due).scalar_one())
@@ -204,28 +197,45 @@ def test_a_worker_without_a_broker_runs_them_too(
 # -- how runs end
 
 
-def test_a_retry_waits_as_it_says_and_is_charged(pool: Pool) -> None:
+def raises(error: BaseException) -> Any:
+    def deed(self: Task) -> None:
+        raise error
+
+    return deed
+
+
+def in_five_minutes(zone: Any) -> datetime:
+    return (datetime.now(UTC) + timedelta(minutes=5)).replace(tzinfo=zone)
+
+
+@pytest.mark.parametrize(
+    ("deed", "failures", "least", "most"),
+    [
+        (lambda self: self.retry(countdown=600, exc=ValueError("busy")), 1, 590, 600),
+        (lambda self: self.retry(), 1, 170, 180),
+        (lambda self: self.retry(eta=in_five_minutes(UTC)), 1, 280, 300),
+        (lambda self: self.retry(eta=in_five_minutes(None)), 1, 280, 300),
+        (raises(Reject("busy", requeue=True)), 0, 0, 1),
+        (raises(Retry("later", when=60)), 1, 50, 60),  # a broker would have forgotten it
+        (raises(Snooze("1h")), 0, 3000, 3600),
+    ],
+    ids=["countdown", "own delay", "aware eta", "naive eta", "reject", "raised retry", "snooze"],
+)
+def test_what_comes_back_waits_as_it_says(
+    pool: Pool, deed: Any, failures: int, least: float, most: float
+) -> None:
+    pool.does(deed)
+    task = pool.run()
+    assert (task.state, task.failures, task.max_attempts) == ("PENDING", failures, 4)
+    assert least < pool.wait_s() <= most
+
+
+def test_a_retry_says_so_in_its_attempt(pool: Pool) -> None:
     pool.does(lambda self: self.retry(countdown=600, exc=ValueError("busy")))
     task = pool.run()
-    assert (task.state, task.failures, task.max_attempts) == ("PENDING", 1, 4)
-    assert 590 < pool.wait_s() <= 600
     with pool.engine.connect() as connection:
         (line,) = browse.failed_attempts(connection, task.id)
     assert (line.event, line.message) == ("retry", "Retry in 600s: ValueError('busy')")
-
-
-def test_without_a_countdown_the_tasks_own_delay_counts(pool: Pool) -> None:
-    pool.does(lambda self: self.retry())
-    pool.run()
-    assert 170 < pool.wait_s() <= 180
-
-
-@pytest.mark.parametrize("aware", [True, False])
-def test_a_retry_at_a_moment_waits_until_then(pool: Pool, aware: bool) -> None:
-    when = datetime.now(UTC) + timedelta(minutes=5)
-    pool.does(lambda self: self.retry(eta=when if aware else when.replace(tzinfo=None)))
-    pool.run()
-    assert 280 < pool.wait_s() <= 300
 
 
 def test_a_limit_of_the_row_holds_beside_the_tasks_own(pool: Pool) -> None:
@@ -245,34 +255,6 @@ def test_after_a_requeue_retries_count_from_nothing(pool: Pool) -> None:
     assert "MaxRetriesExceededError" in (pool.task(task.id).error or "")
 
 
-def test_reject_with_requeue_comes_back_uncharged(pool: Pool) -> None:
-    def reject(self: Task) -> None:
-        raise Reject("busy", requeue=True)
-
-    pool.does(reject)
-    task = pool.run()
-    assert (task.state, task.failures) == ("PENDING", 0)
-    assert 0 < pool.wait_s() <= 1
-
-
-def test_a_retry_that_was_only_raised_comes_back(pool: Pool) -> None:
-    """A broker would have forgotten it."""
-
-    def retry(self: Task) -> None:
-        raise Retry("later", when=60)
-
-    pool.does(retry)
-    assert (pool.run().state, 50 < pool.wait_s() <= 60) == ("PENDING", True)
-
-
-def test_our_own_endings_can_be_raised(pool: Pool) -> None:
-    def snooze(self: Task) -> None:
-        raise Snooze("1h")
-
-    pool.does(snooze)
-    assert (pool.run().state, pool.wait_s() > 3000) == ("PENDING", True)
-
-
 def test_changed_arguments_stay_changed_after_a_requeue(pool: Pool) -> None:
     def count(self: Task, n: int) -> int:
         if n < 3:
@@ -284,13 +266,6 @@ def test_changed_arguments_stay_changed_after_a_requeue(pool: Pool) -> None:
     assert (task.result, task.payload) == (3, {"args": [3], "kwargs": {}})
 
 
-def test_arguments_that_are_no_json_fail_the_retry(pool: Pool) -> None:
-    pool.does(lambda self: self.retry(args=({1},), countdown=0))
-    task = pool.run()
-    assert task.state == "FAILED"
-    assert "payload.args[0] is of type set" in (task.error or "")
-
-
 @pytest.mark.parametrize(
     ("deed", "said"),
     [
@@ -298,6 +273,8 @@ def test_arguments_that_are_no_json_fail_the_retry(pool: Pool) -> None:
         (lambda self: self.retry(priority=3), "cannot carry out self.retry(priority=…)"),
         (lambda self: self.replace(signature("office.file", app=app)), "self.replace does not"),
         (lambda self: self.add_to_chord(file.s()), "not member of any chord"),
+        (lambda self: self.retry(args=({1},), countdown=0), "payload.args[0] is of type set"),
+        (lambda self, missing: None, "TypeError"),
     ],
 )
 def test_what_only_messages_can_do_fails_and_says_so(pool: Pool, deed: Any, said: str) -> None:
@@ -305,11 +282,6 @@ def test_what_only_messages_can_do_fails_and_says_so(pool: Pool, deed: Any, said
     task = pool.run()
     assert (task.state, task.failures) == ("FAILED", 1)
     assert said in (task.error or "")
-
-
-def test_arguments_that_do_not_fit_fail_at_once(pool: Pool) -> None:
-    pool.does(lambda self: None)
-    assert "TypeError" in (pool.run(1, 2).error or "")
 
 
 def test_update_state_without_a_backend_does_nothing(pool: Pool) -> None:

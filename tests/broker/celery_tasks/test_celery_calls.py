@@ -73,11 +73,6 @@ def refusal(*args: Any, **options: Any) -> str:
     return str(refused.value)
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house is needed here: the rows are those of one connection or engine."""
-
-
 @pytest.fixture
 def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "specs", {})
@@ -96,9 +91,7 @@ def test_a_celery_task_becomes_a_row_of_its_name(
     assert (made.queue, made.priority, made.biz_key) == ("default", 5, "order:1")
 
 
-def test_many_are_created_at_once(
-    connection: Connection,
-) -> None:
+def test_many_are_created_at_once(connection: Connection) -> None:
     ids = create_tasks(
         connection, [NewTask(add, args=(1,), kwargs={"y": 2}), NewTask(add.s(3)), NewTask("other")]
     )

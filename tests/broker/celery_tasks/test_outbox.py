@@ -24,8 +24,6 @@ sent: list[tuple[Any, ...]] = []
 
 
 class Recording(Celery):
-    """Says what it would have sent."""
-
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> str:
         sent.append((name, args, kwargs, options.get("countdown")))
         return "sent"
@@ -41,11 +39,6 @@ def send(to: str, copy: str | None = None) -> str:
 
 @app.task(name="mails.plain")
 def plain(to: str) -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> None:
-    """No house is needed here: the rows are those of one connection or engine."""
 
 
 @pytest.fixture(autouse=True)

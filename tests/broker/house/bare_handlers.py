@@ -10,12 +10,10 @@ from tasks_app import handler
 
 @handler("bare.short")
 def short(ctx: Any) -> None:
-    """Take 20 ms."""
     time.sleep(0.02)
 
 
 @handler("bare.fails", retry="100ms, 100ms, 100ms, 100ms")
 def fails(ctx: Any) -> None:
-    """Succeed at the fifth attempt."""
     if ctx.failures < 4:
         raise LookupError

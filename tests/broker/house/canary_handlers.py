@@ -18,28 +18,23 @@ ONCE = "0.1s"
 
 
 class Order(BaseModel):
-    """What ``canary.typed`` wants."""
-
     card: int
 
 
 @handler("canary.ok")
 def ok(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Write it and return it."""
     ctx.session.execute(INSERT, {"id": ctx.task_id, "note": payload["card"]})
     return {"echo": payload["card"], "list": [payload["card"]]}
 
 
 @handler("canary.raises", retry=ONCE)
 def raises(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Tell it, with a local variable beside."""
     local = payload["card"] + " in a local variable"
     raise ValueError(f"card {payload['card']} refused\nsecond line: {local}")
 
 
 @handler("canary.twice", retry=ONCE)
 def twice(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Tell it when it fails, and return it when it does not."""
     if ctx.attempt == 1:
         raise ValueError(f"card {payload['card']} refused")
     return {"echo": payload["card"]}
@@ -47,33 +42,28 @@ def twice(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
 
 @handler("canary.local", retry=ONCE)
 def local(ctx: TaskContext, payload: dict[str, Any]) -> float:
-    """Fail beside it."""
     card = payload["card"]
     return len(card) / 0
 
 
 @handler("canary.sql", retry=ONCE)
 def sql(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Give it to a statement that fails."""
     ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})
 
 
 @handler("canary.write", retry=ONCE)
 def write(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """The same behind its end."""
     ctx.write("SELECT 1 / CAST(%(zero)s AS int), %(card)s::text", {"zero": 0, **payload})
 
 
 @handler("canary.async", retry=ONCE)
 async def asynchronous(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
-    """The same in an event loop."""
     await asyncio.sleep(0)
     await ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})
 
 
 @handler("canary.result", max_attempts=1)
 def result(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Return what cannot be stored."""
     return {"bad": float("nan"), "text": payload["card"] + "\x00", "set": {payload["card"]}}
 
 
@@ -84,7 +74,6 @@ def typed(ctx: TaskContext, payload: Order) -> None:
 
 @handler("canary.late", timeout="200ms", max_attempts=1)
 def late(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Hold it past the limit."""
     card = payload["card"]
     while card:
         time.sleep(0.01)
@@ -92,6 +81,5 @@ def late(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("canary.dies", retry=ONCE)
 def dies(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Hold it while the process dies."""
     card = payload["card"]
     os.kill(os.getpid(), signal.SIGKILL if card else 0)

@@ -11,18 +11,15 @@ from tasks_app import TaskContext, handler
 
 @handler("fails.always", retry="10ms,10ms")
 def fails_always(ctx: TaskContext, payload: dict[str, str]) -> None:
-    """Fail at each attempt."""
     ctx.log.info("asking")
     raise ConnectionError(f"the provider does not answer {payload['who']}")
 
 
 @handler("fails.deadly", retry="0s", queue="deadly")
 def fails_deadly(ctx: TaskContext) -> None:
-    """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @handler("fails.not")
 def fails_not(ctx: TaskContext) -> None:
-    """Succeed."""
     logging.getLogger("shop").info("as ever")

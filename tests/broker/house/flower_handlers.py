@@ -16,20 +16,17 @@ SECRET = "canary-4711"
 
 @handler("fine")
 def fine(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Return what nobody else shall read."""
     return {"points": 10, "token": SECRET}
 
 
 @handler("wobbly", retry="0.1s,0.1s")
 def wobbly(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Fail once, and say of whom."""
     if ctx.attempt == 1:
         raise ValueError(f"no credit for {payload.get('card')}")
 
 
 @handler("broken", max_attempts=1)
 def broken(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Fail, and tell all."""
     if "fixed" in os.environ.get("HOUSE", "") or payload.get("fixed"):
         return
     raise ValueError(f"card {payload.get('card')} refused")
@@ -37,7 +34,6 @@ def broken(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("row", max_attempts=1)
 def row(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Fail as a driver does, which shows the row."""
     values = {"id": ctx.task_id, "note": payload["card"] + " and more"}
     ctx.session.execute(text("CREATE TEMP TABLE IF NOT EXISTS one (id bigint, note text UNIQUE)"))
     for _ in range(2):
@@ -46,26 +42,22 @@ def row(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("mended", max_attempts=1)
 def mended(ctx: TaskContext) -> None:
-    """Fail until an operator asks again."""
     if ctx.attempt == 1:
         raise LookupError("not yet")
 
 
 @handler("stops")
 def stops(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """End on purpose, in the way that the payload names."""
     raise {"cancel": Cancel, "skip": Skip, "fail": Fail}[payload["how"]]("as told")
 
 
 @handler("killer", retry="0.1s,0.1s")
 def killer(ctx: TaskContext) -> None:
-    """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @handler("patient")
 def patient(ctx: TaskContext) -> None:
-    """Wait until somebody cancels it."""
     ends = time.monotonic() + 60
     while not ctx.cancelled and time.monotonic() < ends:
         time.sleep(0.02)

@@ -19,13 +19,11 @@ EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
 
 def effect(ctx: TaskContext) -> None:
-    """Write one row that commits with the outcome."""
     ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"})
 
 
 @handler("ok")
 def ok(ctx: TaskContext) -> None:
-    """Leave an effect."""
     effect(ctx)
 
 
@@ -38,25 +36,21 @@ if "sql_handler" in tasks_app.__all__:  # workers of the last release import thi
 
 @handler("plain")
 def plain(ctx: TaskContext) -> int:
-    """Leave no effect."""
     return ctx.attempt
 
 
 @handler("when")
 def when(ctx: TaskContext) -> float:
-    """Tell when it began."""
     return time.time()
 
 
 @handler("brief")
 def brief(ctx: TaskContext) -> None:
-    """Be neither fast nor so slow that others are given back."""
     time.sleep(0.2)
 
 
 @handler("who")
 def who(ctx: TaskContext) -> dict[str, Any]:
-    """Tell process and database backend."""
     time.sleep(0.1)
     backend = ctx.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
     return {
@@ -69,13 +63,11 @@ def who(ctx: TaskContext) -> dict[str, Any]:
 
 @handler("only.writes")
 def only_writes(ctx: TaskContext) -> None:
-    """Write with the outcome."""
     ctx.write("SELECT 1")
 
 
 @handler("poison", retry="0.1s,0.1s")
 def poison(ctx: TaskContext) -> None:
-    """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -100,7 +92,6 @@ def marks(ctx: TaskContext, payload: dict[str, str]) -> None:
 
 @handler("quit", retry="0s,0s")
 def quit_(ctx: TaskContext, payload: dict[str, int]) -> None:
-    """End the process without a word to anybody."""
     os._exit(payload["status"])
 
 
@@ -112,7 +103,6 @@ def memory(ctx: TaskContext) -> None:
 
 @handler("leave", max_attempts=1)
 def leave(ctx: TaskContext) -> None:
-    """Leave, as scripts do."""
     raise SystemExit(1)
 
 
@@ -128,14 +118,12 @@ def hang(ctx: TaskContext) -> None:
 
 @handler("parent")
 def parent(ctx: TaskContext, payload: dict[str, int]) -> None:
-    """Create tasks in the transaction that ends this one."""
     for _ in range(payload["children"]):
         create_task(ctx.session, "plain")
 
 
 @handler("slow")
 def slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Leave an effect after a while."""
     effect(ctx)
     ctx.session.flush()
     ends = time.monotonic() + payload["seconds"]
@@ -145,7 +133,6 @@ def slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("flaky", retry="0.1s,0.1s")
 def flaky(ctx: TaskContext) -> None:
-    """Leave an effect, and fail the first time."""
     effect(ctx)
     if ctx.failures == 0:
         raise LookupError("not yet")
@@ -153,14 +140,12 @@ def flaky(ctx: TaskContext) -> None:
 
 @handler("bad", max_attempts=1)
 def bad(ctx: TaskContext) -> None:
-    """Leave an effect that rolls back."""
     effect(ctx)
     raise LookupError("never")
 
 
 @handler("late", timeout="300ms", max_attempts=1)
 def late(ctx: TaskContext) -> None:
-    """Work past the limit."""
     effect(ctx)
     ends = time.monotonic() + 20
     while time.monotonic() < ends:
@@ -169,13 +154,11 @@ def late(ctx: TaskContext) -> None:
 
 @handler("late.async", timeout="300ms", max_attempts=1)
 async def late_async(ctx: AsyncTaskContext) -> None:
-    """Wait past the limit."""
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "late"})
     await asyncio.sleep(20)
 
 
 @handler("stuck.async", hard_timeout=1, max_attempts=1)
 async def stuck_async(ctx: AsyncTaskContext) -> None:
-    """Never give the loop back."""
     while True:
         time.sleep(60)

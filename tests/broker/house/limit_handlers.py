@@ -11,20 +11,17 @@ from tasks_app import AsyncTaskContext, TaskContext, handler
 
 @handler("short")
 def short(ctx: TaskContext) -> None:
-    """Take a moment."""
     time.sleep(0.05)
 
 
 @handler("endless", max_attempts=1)
 def endless(ctx: TaskContext) -> None:
-    """Never end."""
     while True:
         time.sleep(0.01)
 
 
 @handler("endless.async", max_attempts=1)
 async def endless_async(ctx: AsyncTaskContext) -> None:
-    """Never end."""
     await asyncio.sleep(60)
 
 

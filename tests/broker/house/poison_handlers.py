@@ -23,19 +23,15 @@ EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
 
 def note_start(ctx: TaskContext) -> None:
-    """Write down that this attempt began."""
     with Path(os.environ["STARTS"]).open("a") as file:
         file.write(f"{ctx.task_id}\n")
 
 
 def endless_in_c(ctx: TaskContext) -> None:
-    """Compute in one C call for ever, and let no other thread run."""
     re.match(r"(a+)+b", "a" * 64)
 
 
 def poisons(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a note before."""
-
     @functools.wraps(function)
     def run(ctx: TaskContext) -> Any:
         note_start(ctx)
@@ -56,21 +52,18 @@ for _name in POISONS:
 
 @handler("good", max_attempts=1)
 def good(ctx: TaskContext) -> None:
-    """Leave an effect."""
     note_start(ctx)
     ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "good"})
 
 
 @handler("good.async", max_attempts=1)
 async def good_async(ctx: AsyncTaskContext) -> None:
-    """Leave an effect through the event loop."""
     note_start(ctx)
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "good"})
 
 
 @handler("good.long", max_attempts=1)
 def good_long(ctx: TaskContext, payload: dict[str, str]) -> None:
-    """Leave an effect, and wait for a word."""
     note_start(ctx)
     ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "good"})
     while not Path(payload["go"]).exists():

@@ -30,20 +30,17 @@ app.conf.update(
 
 
 def note(key: str, what: str, retries: int = -1) -> None:
-    """Leave a trace that both ways can be compared by."""
     Redis.from_url(BACKEND).rpush(f"notes:{key}", json.dumps([what, retries, time.time()]))
 
 
 @app.task
 def add(key: str, x: int, y: int = 1) -> int:
-    """Return something."""
     note(key, "add")
     return x + y
 
 
 @app.task(bind=True)
 def look(self: Task, key: str, **kwargs: Any) -> dict[str, Any]:
-    """Tell what the request says."""
     request = self.request
     note(key, "look", request.retries)
     return {
@@ -65,7 +62,6 @@ def look(self: Task, key: str, **kwargs: Any) -> dict[str, Any]:
 
 @app.task(bind=True, default_retry_delay=0)
 def twice(self: Task, key: str) -> str:
-    """Succeed at the third run."""
     note(key, "run", self.request.retries)
     if self.request.retries < 2:
         raise self.retry(exc=ValueError("not yet"))
@@ -74,7 +70,6 @@ def twice(self: Task, key: str) -> str:
 
 @app.task(bind=True, max_retries=2)
 def hopeless(self: Task, key: str) -> None:
-    """Give up with an exception of its own."""
     note(key, "run", self.request.retries)
     raise self.retry(exc=LookupError("never"), countdown=0)
 
@@ -88,14 +83,12 @@ def nameless(self: Task, key: str) -> None:
 
 @app.task(bind=True, max_retries=0)
 def once(self: Task, key: str) -> None:
-    """Ask for a retry that is not there."""
     note(key, "run", self.request.retries)
     self.retry(countdown=0, exc=KeyError("no"))
 
 
 @app.task(bind=True, max_retries=1)
 def longer(self: Task, key: str) -> str:
-    """Take more retries than are declared."""
     note(key, "run", self.request.retries)
     if self.request.retries < 3:
         self.retry(countdown=0, max_retries=5)
@@ -104,7 +97,6 @@ def longer(self: Task, key: str) -> str:
 
 @app.task(bind=True, max_retries=None)
 def stubborn(self: Task, key: str) -> str:
-    """Take as many as it needs."""
     note(key, "run", self.request.retries)
     if self.request.retries < 5:
         self.retry(countdown=0)
@@ -113,7 +105,6 @@ def stubborn(self: Task, key: str) -> str:
 
 @app.task(bind=True)
 def counting(self: Task, key: str, n: int, step: int = 1) -> int:
-    """Retry with other arguments."""
     note(key, f"n={n}", self.request.retries)
     if n < 3:
         raise self.retry(args=(key, n + step), countdown=0)
@@ -122,7 +113,6 @@ def counting(self: Task, key: str, n: int, step: int = 1) -> int:
 
 @app.task(bind=True)
 def quietly(self: Task, key: str) -> str:
-    """Ask for a retry, and go on."""
     note(key, "run", self.request.retries)
     if self.request.retries == 0:
         self.retry(countdown=0, throw=False)
@@ -132,7 +122,6 @@ def quietly(self: Task, key: str) -> str:
 
 @app.task
 def unbound(key: str) -> str:
-    """Retry without self."""
     note(key, "run", unbound.request.retries)
     if unbound.request.retries == 0:
         raise unbound.retry(countdown=0)
@@ -150,14 +139,12 @@ def backing_off(key: str) -> None:
 @app.task(autoretry_for=(Exception,), retry_kwargs={"max_retries": 2, "countdown": 0},
           dont_autoretry_for=(KeyError,))  # fmt: skip
 def picky(key: str) -> None:
-    """Raise what is not retried."""
     note(key, "run", picky.request.retries)
     raise KeyError("order 42")
 
 
 @app.task(autoretry_for=(ValueError,), retry_kwargs={"countdown": 0})
 def recovering(key: str) -> str:
-    """Succeed at the third run."""
     note(key, "run", recovering.request.retries)
     if recovering.request.retries < 2:
         raise ValueError
@@ -166,14 +153,12 @@ def recovering(key: str) -> str:
 
 @app.task
 def ignored(key: str) -> None:
-    """End without a state."""
     note(key, "run")
     raise Ignore
 
 
 @app.task
 def rejected(key: str) -> None:
-    """Refuse its message."""
     note(key, "run")
     raise Reject("not mine", requeue=False)
 
@@ -187,14 +172,12 @@ def broken(key: str) -> None:
 
 @app.task(throws=(KeyError,))
 def expected(key: str) -> None:
-    """Raise what is expected."""
     note(key, "run")
     raise KeyError("expected")
 
 
 @app.task(soft_time_limit=0.5)
 def tidy(key: str) -> str:
-    """Clean up when its time is over."""
     try:
         time.sleep(20)
     except SoftTimeLimitExceeded:
@@ -205,41 +188,34 @@ def tidy(key: str) -> str:
 
 @app.task(soft_time_limit=0.5, time_limit=30)
 def untidy(key: str) -> None:
-    """Leave when its time is over."""
     note(key, "run")
     time.sleep(20)
 
 
 @app.task
 def typed(key: str, when: datetime, price: Decimal, ids: list[UUID], raw: bytes) -> list[Any]:
-    """Take and give what JSON does not know."""
     note(key, f"{when!r} {price!r} {ids!r} {raw!r}")
     return [when, price, ids, raw]
 
 
 @app.task
 def unstorable(key: str) -> set[int]:
-    """Return what no JSON holds."""
     note(key, "run")
     return {1, 2}
 
 
 @app.task(ignore_result=True)
 def forgettable(key: str) -> object:
-    """Return what nobody keeps."""
     note(key, "run")
     return object()
 
 
 class Order(BaseModel):
-    """An argument."""
-
     number: int
 
 
 @app.task(pydantic=True)
 def priced(key: str, order: Order) -> Order:
-    """Take and give a model."""
     note(key, f"{order!r}")
     return Order(number=order.number + 1)
 
@@ -248,31 +224,25 @@ class Talkative(Task):
     """Notes what Celery calls."""
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Before each run."""
         note(args[0], f"before_start {args[1:]} {kwargs}", self.request.retries)
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """At the end."""
         note(args[0], f"on_success {retval!r}", self.request.retries)
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Between."""
         note(args[0], f"on_retry {exc!r} {einfo.type.__name__}", self.request.retries)
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """At the other end."""
         note(args[0], f"on_failure {exc!r} {einfo.type.__name__}", self.request.retries)
 
     def after_return(
         self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
     ) -> None:
-        """At both ends."""
         note(args[0], f"after_return {status} {retval!r}", self.request.retries)
 
 
 @app.task(bind=True, base=Talkative)
 def telling(self: Task, key: str, ending: str) -> str:
-    """End in each way."""
     note(key, "run", self.request.retries)
     if self.request.retries == 0:
         raise self.retry(exc=OSError("again"), countdown=0)
@@ -282,27 +252,20 @@ def telling(self: Task, key: str, ending: str) -> str:
 
 
 class Wrapped(Task):
-    """Calls the task itself."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Go around the run."""
         note(args[0], "around", self.request.retries)
         return super().__call__(*args, **kwargs)
 
 
 @app.task(bind=True, base=Wrapped)
 def wrapped(self: Task, key: str) -> list[Any]:
-    """Look at the request from inside of the wrapping."""
     return [self.request.id is not None, self.request.retries, self.request.called_directly]
 
 
 class Classic(Task):
-    """A task as a class."""
-
     name = "sample_celery.Classic"
 
     def run(self, key: str, *names: str) -> str:
-        """Greet."""
         note(key, "run", self.request.retries)
         return "hello " + " and ".join(names)
 
@@ -312,6 +275,5 @@ classic = app.register_task(Classic())
 
 @shared_task(bind=True)
 def shared(self: Task, key: str) -> str:
-    """Belong to nobody's app."""
     note(key, f"{self.app.main} {shared.request.id == self.request.id}")
     return shared.app.main

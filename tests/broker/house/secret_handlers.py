@@ -13,6 +13,5 @@ EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
 @handler("secret", encrypt=True)
 def secret(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Leave what the payload says in the effect, and in the result."""
     ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": str(payload["n"])})
     return {"n": payload["n"]}

@@ -14,7 +14,6 @@ from tasks_app import AsyncTaskContext, TaskContext, handler
 
 
 def here(payload: dict[str, Any]) -> bool:
-    """Whether this is the worker that the test is about."""
     return os.environ["TASKS_APP_NODE"].startswith(f"{payload['on']}@")
 
 
@@ -31,32 +30,27 @@ def hold_on(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("stop.free")
 def free(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Run again, uncharged."""
     hold_on(ctx, payload)
 
 
 @handler("stop.charged", on_interrupt="retry", retry="0s")
 def charged(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Run again, charged."""
     hold_on(ctx, payload)
 
 
 @handler("stop.once", at_most_once=True)
 def once(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Never run again."""
     hold_on(ctx, payload)
 
 
 @handler("stop.async")
 async def never_awaits(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
-    """Block the loop."""
     while here(payload):
         time.sleep(60)
 
 
 @handler("stop.selfish")
 def selfish(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """On that worker, keep every other thread from running for minutes."""
     if here(payload):
         re.match(r"(a+)+b", "a" * 40)
 
@@ -83,7 +77,6 @@ def load_sync(ctx: TaskContext, payload: dict[str, Any]) -> None:
 
 @handler("load.async")
 async def load_async(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
-    """Do the same in an event loop."""
     note_start(ctx)
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"})
     await asyncio.sleep(payload["seconds"])
@@ -91,5 +84,4 @@ async def load_async(ctx: AsyncTaskContext, payload: dict[str, Any]) -> None:
 
 @handler("plain.slow")
 def plain_slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Take a while, and leave an outcome only."""
     time.sleep(payload["seconds"])

@@ -26,11 +26,9 @@ SQLAlchemyInstrumentor().instrument(skip_dep_check=True)  # it knows 2.0 only, a
 
 @handler("traced.sync")
 def sync(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Leave an effect."""
     ctx.session.execute(_NEXT, {"id": ctx.task_id})
 
 
 @handler("traced.async")
 async def asynchronous(ctx: TaskContext[Any], payload: dict[str, Any]) -> None:
-    """Leave an effect."""
     await ctx.session.execute(_NEXT, {"id": ctx.task_id})

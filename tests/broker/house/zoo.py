@@ -41,8 +41,6 @@ LOST, ASKED, BROKEN_OFF = "connection lost", "interrupted", "broken off"
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of hostile handler."""
-
     name: str
     function: Callable[..., Any]
     says: str
@@ -53,12 +51,10 @@ class Kind:
 
     @property
     def task_name(self) -> str:
-        """What its tasks are called."""
         return f"zoo.{self.name}"
 
     @property
     def charged(self) -> tuple[int, int]:
-        """How many failures and crashes its tasks have in the end."""
         return (0, 1) if self.says in (LOST, ASKED, BROKEN_OFF) else (int(bool(self.says)), 0)
 
 
@@ -66,14 +62,30 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(says: str = "", *, kills: bool = False, **options: Any) -> Callable[..., Any]:
-    """Enter a function in the table under its own name."""
-
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         kind = Kind(function.__name__, function, says, kills, options)
         KINDS[kind.task_name] = kind
         return function
 
     return enter
+
+
+def _function(name: str, deed: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def function(ctx: Any) -> None:
+        deed(ctx)
+
+    function.__name__ = name
+    return function
+
+
+def one_line(says: str, deeds: dict[str, Callable[[Any], Any]], *, kills: bool = False) -> None:
+    """Enter those that do one thing and return nothing."""
+    for name, deed in deeds.items():
+        kind(says, kills=kills)(_function(name, deed))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 # -- what they raise
@@ -84,8 +96,6 @@ class OwnBaseError(BaseException):
 
 
 class UnspeakableError(Exception):
-    """Neither ``str`` nor ``repr`` can be had."""
-
     def __str__(self) -> str:
         raise RuntimeError("no")
 
@@ -93,16 +103,29 @@ class UnspeakableError(Exception):
 
 
 class UntraceableError(Exception):
-    """Asked for its traceback, it raises."""
-
     @property
     def __traceback__(self) -> Any:  # type: ignore[override]
         raise RuntimeError("no")
 
 
-@kind("MemoryError")
-def memory_error(ctx: Any) -> None:
-    raise MemoryError
+RAISED: dict[str, tuple[str, Callable[[], BaseException]]] = {
+    "memory_error": ("MemoryError", MemoryError),
+    "system_exit": ("SystemExit", SystemExit),
+    "sys_exit_3": ("SystemExit: 3", lambda: SystemExit(3)),
+    "keyboard_interrupt": ("KeyboardInterrupt", KeyboardInterrupt),
+    "generator_exit": ("GeneratorExit", GeneratorExit),
+    "stop_iteration": ("StopIteration", StopIteration),
+    "base_exception": ("OwnBaseError", OwnBaseError),
+    "worker_shutdown": ("WorkerShutdown", lambda: WorkerShutdown(1)),
+    "worker_terminate": ("WorkerTerminate", lambda: WorkerTerminate(1)),
+    "unspeakable": ("UnspeakableError", UnspeakableError),
+    "untraceable": ("UntraceableError", UntraceableError),
+    "nul_in_message": ("a\ufffdb", lambda: ValueError("a\x00b")),
+    "surrogate_in_message": ("lone ? surrogate", lambda: ValueError("lone \ud800 surrogate")),
+    "message_of_100_mb": ("ValueError: xxx", lambda: ValueError("x" * 100_000_000)),
+}
+for _name, (_says, _error) in RAISED.items():
+    kind(_says)(_function(_name, lambda ctx, error=_error: _raise(error())))
 
 
 @kind("MemoryError")
@@ -119,46 +142,6 @@ def memory_limit(ctx: Any) -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@kind("SystemExit")
-def system_exit(ctx: Any) -> None:
-    raise SystemExit
-
-
-@kind("SystemExit: 3")
-def sys_exit_3(ctx: Any) -> None:
-    sys.exit(3)
-
-
-@kind("KeyboardInterrupt")
-def keyboard_interrupt(ctx: Any) -> None:
-    raise KeyboardInterrupt
-
-
-@kind("GeneratorExit")
-def generator_exit(ctx: Any) -> None:
-    raise GeneratorExit
-
-
-@kind("StopIteration")
-def stop_iteration(ctx: Any) -> None:
-    raise StopIteration
-
-
-@kind("OwnBaseError")
-def base_exception(ctx: Any) -> None:
-    raise OwnBaseError
-
-
-@kind("WorkerShutdown")
-def worker_shutdown(ctx: Any) -> None:
-    raise WorkerShutdown(1)
-
-
-@kind("WorkerTerminate")
-def worker_terminate(ctx: Any) -> None:
-    raise WorkerTerminate(1)
-
-
 @kind("RecursionError")
 def recursion(ctx: Any) -> None:
     recursion(ctx)
@@ -172,59 +155,25 @@ def unpicklable(ctx: Any) -> None:
     raise UnpicklableError(threading.Lock(), lambda: 0)
 
 
-@kind("UnspeakableError")
-def unspeakable(ctx: Any) -> None:
-    raise UnspeakableError
-
-
-@kind("UntraceableError")
-def untraceable(ctx: Any) -> None:
-    raise UntraceableError
-
-
-@kind("a\ufffdb")
-def nul_in_message(ctx: Any) -> None:
-    raise ValueError("a\x00b")
-
-
-@kind("lone ? surrogate")
-def surrogate_in_message(ctx: Any) -> None:
-    raise ValueError("lone \ud800 surrogate")
-
-
-@kind("ValueError: xxx")
-def message_of_100_mb(ctx: Any) -> None:
-    raise ValueError("x" * 100_000_000)
-
-
 # -- what they return
 
 
 class Callback(dict):  # type: ignore[type-arg]
-    """Calls back when it is written as JSON."""
-
     def items(self) -> Any:
         raise SystemExit("called back")
 
 
-@kind(STORED)
-def returns_nan(ctx: Any) -> Any:
-    return float("nan")
-
-
-@kind(STORED)
-def returns_set(ctx: Any) -> Any:
-    return {1, 2}
-
-
-@kind(STORED)
-def returns_bytes(ctx: Any) -> Any:
-    return b"bytes"
-
-
-@kind(STORED)
-def returns_100_mb(ctx: Any) -> Any:
-    return "x" * 100_000_000
+RETURNED: dict[str, Callable[[Any], Any]] = {
+    "returns_nan": lambda ctx: float("nan"),
+    "returns_set": lambda ctx: {1, 2},
+    "returns_bytes": lambda ctx: b"bytes",
+    "returns_100_mb": lambda ctx: "x" * 100_000_000,
+    "returns_generator": lambda ctx: (n for n in range(3)),
+    "returns_coroutine": lambda ctx: asyncio.sleep(0),
+}
+for _name, _returns in RETURNED.items():
+    _returns.__name__ = _name
+    kind(STORED)(_returns)
 
 
 @kind(STORED)
@@ -239,27 +188,20 @@ def returns_callback(ctx: Any) -> Any:
     return Callback(a=1)
 
 
-@kind(STORED)
-def returns_generator(ctx: Any) -> Any:
-    return (n for n in range(3))
-
-
-@kind(STORED)
-def returns_coroutine(ctx: Any) -> Any:
-    return asyncio.sleep(0)
-
-
 # -- what ends the process
 
 
-@kind(DIED, kills=True)
-def exits_3(ctx: Any) -> None:
-    os._exit(3)
-
-
-@kind(DIED, kills=True)
-def exits_0(ctx: Any) -> None:
-    os._exit(0)
+one_line(
+    DIED,
+    {
+        "exits_3": lambda ctx: os._exit(3),
+        "exits_0": lambda ctx: os._exit(0),
+        "null_pointer": lambda ctx: ctypes.string_at(0),
+        "becomes_another_program": lambda ctx: os.execv("/bin/true", ["true"]),
+        "closes_descriptors": lambda ctx: os.closerange(3, 4096),
+    },
+    kills=True,
+)
 
 
 def _sends(number: signal.Signals) -> Callable[[Any], None]:
@@ -282,11 +224,6 @@ def sigterm(ctx: Any) -> None:
 
 
 @kind(DIED, kills=True)
-def null_pointer(ctx: Any) -> None:
-    ctypes.string_at(0)
-
-
-@kind(DIED, kills=True)
 def stack_overflow(ctx: Any) -> None:
     class Deep:
         def __repr__(self) -> str:
@@ -294,11 +231,6 @@ def stack_overflow(ctx: Any) -> None:
 
     sys.setrecursionlimit(10**8)
     repr(Deep())
-
-
-@kind(DIED, kills=True)
-def becomes_another_program(ctx: Any) -> None:
-    os.execv("/bin/true", ["true"])
 
 
 # -- what hangs
@@ -441,7 +373,6 @@ DAEMON_S = 20.0
 
 
 def _daemon() -> None:
-    """Leave a process behind that holds all descriptors."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -465,11 +396,6 @@ def daemon_and_exit(ctx: Any) -> None:
 # -- leaks
 
 LEAKED: list[Any] = []
-
-
-@kind()
-def leaks_memory(ctx: Any) -> None:
-    LEAKED.append(bytearray(20_000_000))
 
 
 @kind()
@@ -502,6 +428,24 @@ def leaks_a_connection(ctx: Any) -> None:
 # -- the process they share
 
 
+one_line(
+    "",
+    {
+        "leaks_memory": lambda ctx: LEAKED.append(bytearray(20_000_000)),
+        "blocks_signals": lambda ctx: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}),
+        "changes_umask": lambda ctx: os.umask(0o777),
+        "empties_the_environment": lambda ctx: os.environ.clear(),
+        "changes_locale": lambda ctx: locale.setlocale(locale.LC_ALL, "C"),
+        "default_timeout": lambda ctx: socket.setdefaulttimeout(0.000_001),
+        "silences_logs": lambda ctx: logging.disable(logging.CRITICAL),
+        "warnings_are_errors": lambda ctx: warnings.simplefilter("error"),
+        "leads_its_own_session": lambda ctx: os.setsid(),
+        "is_nice": lambda ctx: os.nice(1),
+        "hangs_at_exit": lambda ctx: atexit.register(threading.Event().wait),
+    },
+)
+
+
 @kind()
 def replaces_signals(ctx: Any) -> None:
     for number in (signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1):
@@ -509,19 +453,9 @@ def replaces_signals(ctx: Any) -> None:
 
 
 @kind()
-def blocks_signals(ctx: Any) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-
-
-@kind()
 def leaves_an_alarm(ctx: Any) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
-
-
-@kind(DIED, kills=True)
-def closes_descriptors(ctx: Any) -> None:
-    os.closerange(3, 4096)
 
 
 @kind()
@@ -532,31 +466,11 @@ def loses_its_folder(ctx: Any) -> None:
 
 
 @kind()
-def changes_umask(ctx: Any) -> None:
-    os.umask(0o777)
-
-
-@kind()
-def empties_the_environment(ctx: Any) -> None:
-    os.environ.clear()
-
-
-@kind()
-def changes_locale(ctx: Any) -> None:
-    locale.setlocale(locale.LC_ALL, "C")
-
-
-@kind()
 def patches(ctx: Any) -> None:
     def no(*_: Any, **__: Any) -> None:
         raise ValueError("patched")
 
     socket.create_connection = json.load = random.random = no  # type: ignore[assignment]
-
-
-@kind()
-def default_timeout(ctx: Any) -> None:
-    socket.setdefaulttimeout(0.000_001)
 
 
 @kind()
@@ -575,14 +489,7 @@ def closes_stdout(ctx: Any) -> None:
         stream.close()  # type: ignore[union-attr]
 
 
-@kind()
-def silences_logs(ctx: Any) -> None:
-    logging.disable(logging.CRITICAL)
-
-
 class RaisingHandler(logging.Handler):
-    """Raises whenever something is logged."""
-
     def emit(self, record: logging.LogRecord) -> None:
         raise OSError("no log")
 
@@ -592,26 +499,6 @@ def breaks_logs(ctx: Any) -> None:
     logging.disable(logging.NOTSET)
     logging.getLogger().addHandler(RaisingHandler())
     logging.getLogger("tasks_app").setLevel(logging.DEBUG)
-
-
-@kind()
-def warnings_are_errors(ctx: Any) -> None:
-    warnings.simplefilter("error")
-
-
-@kind()
-def leads_its_own_session(ctx: Any) -> None:
-    os.setsid()
-
-
-@kind()
-def is_nice(ctx: Any) -> None:
-    os.nice(1)
-
-
-@kind()
-def hangs_at_exit(ctx: Any) -> None:
-    atexit.register(threading.Event().wait)
 
 
 @kind("profiled")
@@ -633,6 +520,25 @@ def leaks_a_context(ctx: Any) -> None:
 # -- SQL
 
 
+def _executes(statement: str) -> Callable[[Any], Any]:
+    return lambda ctx: ctx.session.execute(text(statement))
+
+
+one_line(
+    "",
+    {
+        "sets_lock_timeout": _executes("SET lock_timeout = '7ms'"),
+        "sets_search_path": _executes("SET search_path TO nowhere"),
+        "sets_search_path_by_function": _executes(
+            "SELECT set_config('search_path', 'public, nowhere', false)"
+        ),
+        "listens": _executes("LISTEN zoo"),
+        "leaves_a_temporary_table": _executes("CREATE TEMP TABLE zoo_left (id int)"),
+        "leaves_an_advisory_lock": _executes("SELECT pg_advisory_lock(4711)"),
+    },
+)
+
+
 @kind("swallowed a database error")
 def broken_transaction(ctx: Any) -> None:
     ctx.session.execute(text("CREATE TEMP TABLE zoo_once (id int PRIMARY KEY) ON COMMIT DROP"))
@@ -651,39 +557,9 @@ def terminates_its_backend(ctx: Any) -> None:
     ctx.session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
-@kind()
-def sets_lock_timeout(ctx: Any) -> None:
-    ctx.session.execute(text("SET lock_timeout = '7ms'"))
-
-
-@kind()
-def sets_search_path(ctx: Any) -> None:
-    ctx.session.execute(text("SET search_path TO nowhere"))
-
-
-@kind()
-def sets_search_path_by_function(ctx: Any) -> None:
-    ctx.session.execute(text("SELECT set_config('search_path', 'public, nowhere', false)"))
-
-
 @kind("ReadOnlySqlTransaction")
 def reads_only(ctx: Any) -> None:
     ctx.session.execute(text("SET TRANSACTION READ ONLY"))
-
-
-@kind()
-def listens(ctx: Any) -> None:
-    ctx.session.execute(text("LISTEN zoo"))
-
-
-@kind()
-def leaves_a_temporary_table(ctx: Any) -> None:
-    ctx.session.execute(text("CREATE TEMP TABLE zoo_left (id int)"))
-
-
-@kind()
-def leaves_an_advisory_lock(ctx: Any) -> None:
-    ctx.session.execute(text("SELECT pg_advisory_lock(4711)"))
 
 
 @kind("commits together with the task")
@@ -699,7 +575,6 @@ def rolls_back_by_text(ctx: Any) -> None:
 
 @kind()
 def threads_use_the_session_later(ctx: Any) -> None:
-    """More of them than the pool has connections."""
     session = ctx.session
     session.execute(text("SELECT 1"))
 

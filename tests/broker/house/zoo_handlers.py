@@ -19,7 +19,6 @@ BACKEND = text("""
 
 
 def look(ctx: TaskContext) -> None:
-    """See what those who ran here before left behind."""
     assert zoo.SEEN.get(None) is None
     assert tuple(ctx.connection.execute(BACKEND).one()) == ("0", None, 0, 0)
 
@@ -33,13 +32,11 @@ def neighbour(ctx: TaskContext) -> None:
 
 @handler("neighbour.timed", max_attempts=1, timeout=60)
 def timed(ctx: TaskContext) -> None:
-    """Touch no session, under a limit."""
     assert threading.current_thread() is threading.main_thread()
 
 
 @handler("neighbour.async", max_attempts=1, timeout=60)
 async def async_neighbour(ctx: AsyncTaskContext) -> None:
-    """Leave an effect through the event loop."""
     await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "async"})
 
 
