@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy import Connection, column, select, table, text
 
-from tasks_app.batch.control import abandon_job, start_job
+from tasks_app.batch.control import start_job
 from tasks_app.batch.job import BatchJob
 from tasks_app.batch.planners.even import Even, How
 from tasks_app.batch.planners.fixed import Fixed
@@ -41,8 +41,7 @@ from tests.pool.interleave import two
 @pytest.mark.test_all
 def test_each_row_is_done_once(yard: Yard) -> None:
     yard.rows(100)
-    view = yard.run(yard.job(yard.step()))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step())
     assert yard.done == list(range(1, 101))
     assert yard.statuses(view.batch.id) == ["COMPLETED"] * 4
     assert view.tallies["step"].counts[:3] == (100, 100, 0)
@@ -64,15 +63,13 @@ def test_a_job_exists_if_its_transaction_commits(yard: Yard) -> None:
 
 @pytest.mark.test_all
 def test_a_table_without_rows(yard: Yard) -> None:
-    view = yard.run(yard.job(yard.step()))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step())
     assert yard.calls == []
 
 
 def test_a_step_that_reads_nothing_is_called_once(yard: Yard) -> None:
     calls = []
-    view = yard.run(yard.job(Step("mail", None, chunk=lambda ctx, rows: calls.append(list(rows)))))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(Step("mail", None, chunk=lambda ctx, rows: calls.append(list(rows))))
     assert calls == [[]]
 
 
@@ -83,12 +80,9 @@ def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
     def step(name: str, **options: Any) -> Step:
         return Step(name, None, chunk=lambda ctx, rows: order.append(ctx.step), **options)
 
-    view = yard.run(
-        yard.job(
-            step("a"), step("c", after=["a"]), step("b", after=["a"]), step("d", after=["b", "c"])
-        )
+    yard.completes(
+        step("a"), step("c", after=["a"]), step("b", after=["a"]), step("d", after=["b", "c"])
     )
-    assert view.batch.status is BatchStatus.COMPLETED
     assert (order[0], set(order[1:3]), order[3]) == ("a", {"b", "c"}, "d")
 
 
@@ -130,9 +124,8 @@ def test_reduce_gets_what_partitions_leave_by_number(yard: Yard) -> None:
             "read": [part.counts.read for part in seen],
         }
 
-    view = yard.run(yard.job(yard.step(total, reduce=merge)))
+    view = yard.completes(yard.step(total, reduce=merge))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert view.steps[0].result == {
         "total": sum(i % 100 for i in range(1, 101)),
         "numbers": [1, 2, 3, 4],
@@ -173,8 +166,7 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
         before.append(yard.sql("SELECT count(*) FROM done"))
         yard.note(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), commit="end")))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(chunk, cuts=(), commit="end"))
     assert before == [0] * len(before)
     assert len(before) > 9
     assert yard.done == list(range(1, 101))
@@ -204,8 +196,7 @@ def test_logs_and_tasks_say_which_partition(yard: Yard, caplog: pytest.LogCaptur
 
 def test_a_wrong_plan_starts_nothing(yard: Yard) -> None:
     yard.rows(10)
-    view = yard.run(yard.job(yard.step(source=Table("nowhere"), planner=Refusing())))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(yard.step(source=Table("nowhere"), planner=Refusing()))
     assert view.steps[0].status is StepStatus.FAILED
     assert view.steps[0].error == "There is a gap: 5 <= key < 7."
     assert view.tallies == {}
@@ -435,8 +426,7 @@ def test_at_least_one_partition_may_be_asked_for(yard: Yard, tmp_path: Path) -> 
     path = tmp_path / "rows.csv"
     path.write_text("id\n")
     step = Step("step", File(str(path)), chunk=yard.note, at_least=1)
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert "There are 0 partitions, but 1 are needed." in str(view.steps[0].error)
 
 
@@ -477,7 +467,6 @@ def old(yard: Yard, it: Any, params: Any = None) -> int:
 
 
 def rows(yard: Yard) -> list[int]:
-    """How many rows of batches there are, table by table."""
     return [yard.sql(f"SELECT count(*) FROM task_{name}") for name in TABLES]
 
 
@@ -532,8 +521,7 @@ def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) ->
 
     assert keeps().run().batches == 0
     assert ids(yard) == [failed, stopped, runs]
-    with yard.engine.begin() as connection:
-        abandon_job(connection, failed)
+    yard.abandon(failed)
     assert keeps().run().batches == 0
     yard.sql(LONG_AGO, id=failed)
 
@@ -688,9 +676,8 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
         commit_every=rows,
     )
 
-    view = family.run(family.job(step))
+    view = family.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert family.sql("SELECT array_agg(id ORDER BY id) FROM child") == [
         i for i in range(1, 21) if i not in (7, 13)
     ]
@@ -700,8 +687,7 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
 
 @pytest.mark.test_all
 def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
-    view = family.run(family.job(family.step(note, cuts=(), skip_limit=1, max_attempts=1)))
-    assert view.batch.status is BatchStatus.FAILED
+    view = family.fails(family.step(note, cuts=(), skip_limit=1, max_attempts=1))
     error = str(family.parts(view.batch.id)[0].error)
     assert "Row 13 of partition 1 fails (ForeignKeyViolation" in error
 
@@ -720,9 +706,8 @@ def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
             text("INSERT INTO parent SELECT unnest(CAST(:ids AS bigint[]))"), ids
         )
 
-    view = family.run(family.job(family.step(chunk, cuts=(), skip_limit=1, max_attempts=1)))
+    family.completes(family.step(chunk, cuts=(), skip_limit=1, max_attempts=1))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert family.sql("SELECT count(*) FROM child") == 19
 
 
@@ -737,8 +722,7 @@ def test_a_conflict_in_a_deferred_trigger_is_waited_out(stumbles: Yard, through:
         getattr(ctx, through)
         stumbles.note(ctx, rows)
 
-    view = stumbles.run(stumbles.job(stumbles.step(chunk, cuts=(), max_attempts=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    stumbles.completes(stumbles.step(chunk, cuts=(), max_attempts=1))
     assert stumbles.done == list(range(1, 21))
     assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0
 

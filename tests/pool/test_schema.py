@@ -370,7 +370,6 @@ NAME = "no_schema_yet"
 
 @pytest.fixture(scope="module")
 def bare_url(postgres: Any) -> Iterator[str]:
-    """A database without our tables."""
     administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
     with administrator.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {NAME}"))

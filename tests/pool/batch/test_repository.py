@@ -292,10 +292,7 @@ class TestRuns:
             connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
         )
         assert marked == [ids[1]]
-        assert [each.error for each in store.find_by_program(connection, "p")] == [
-            "stopped",
-            None,
-        ]
+        assert [each.error for each in store.find_by_program(connection, "p")] == ["stopped", None]
 
 
 def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
@@ -406,7 +403,7 @@ def orders(connection: Connection) -> Connection:
     return connection
 
 
-def plan_of_of_predicate_plans(connection: Connection, source: Table, partition: Partition) -> str:
+def explained(connection: Connection, source: Table, partition: Partition) -> str:
     relation = find(connection, source)
     own = predicate(partition, relation.key, relation.key_type)
     query = select(literal_column("note")).select_from(relation.rows_of).where(own)
@@ -420,8 +417,8 @@ def test_ranges_and_values_are_found_by_the_index(orders: Connection, key: str) 
     partition = Even(parts=200).plan(orders, source).partitions[7]
     assert partition.range is not None
     values = Partition(1, PartitionKind.VALUES, values=partition.range.bounds)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, partition)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, values)
+    assert "Index" in explained(orders, source, partition)
+    assert "Index" in explained(orders, source, values)
 
 
 def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> None:
@@ -430,8 +427,8 @@ def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> N
     orders.exec_driver_sql("ANALYZE orders")
     stored = Hash(parts=200, column="bucket").plan(orders, source).partitions[7]
     computed = Hash(parts=200).plan(orders, source).partitions[7]
-    assert "Index" in plan_of_of_predicate_plans(orders, source, stored)
-    assert "Seq Scan" in plan_of_of_predicate_plans(orders, source, computed)
+    assert "Index" in explained(orders, source, stored)
+    assert "Seq Scan" in explained(orders, source, computed)
 
 
 def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
@@ -439,5 +436,5 @@ def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
     source = Table("orders", key="at")
     *ranges, nulls = Even(parts=200).plan(orders, source).partitions
     assert nulls == Partition(201, owns_null=True)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, nulls)
+    assert "Index" in explained(orders, source, nulls)
     assert not any(each.owns_null for each in ranges)  # beside a range it would cost the index

@@ -284,15 +284,6 @@ def test_an_empty_group_is_no_error(connection: Connection) -> None:
     assert settle_group(connection, []).keys() == set()
 
 
-@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_a_fence_that_is_lost_is_not_held(connection: Connection, wrong: str) -> None:
-    fence = claimed_task(connection).fence
-    stale = {"token": uuid4(), "attempt": 2, "task_id": fence.task_id + 1}
-    held = still_held(connection, [fence._replace(**{wrong: stale[wrong]})])
-    assert held == set()
-    assert still_held(connection, [fence]) == {fence.task_id}
-
-
 def test_of_what_was_settled_or_given_back_nothing_is_held(connection: Connection) -> None:
     settled, released, mine = (claimed_task(connection) for _ in range(3))
     settle_one(connection, ending(settled))

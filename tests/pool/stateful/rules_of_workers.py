@@ -33,7 +33,7 @@ EFFECT = text("INSERT INTO stateful_effect VALUES (:task_id, :attempt)")
 ALL = {"a": (3, False), "b": (1, False), "once": (3, True)}
 EVERYBODY = Worker("w1", ALL)
 workers = st.sampled_from(
-    (EVERYBODY, EVERYBODY, Worker("w2", ALL), Worker("w3", {"a": (2, False)})),
+    (EVERYBODY, EVERYBODY, Worker("w2", ALL), Worker("w3", {"a": (2, False)}))
 )
 words = st.sampled_from(
     ("succeed", "fail", "charge", "charge", "skip", "cancel", "snooze", "release")
@@ -194,11 +194,7 @@ class Workers(Producers):
             return ours
 
         self.do(
-            seat,
-            call,
-            lambda view, _: runs.succeed(view, task.fence),
-            way_out,
-            keeps_locks=False,
+            seat, call, lambda view, _: runs.succeed(view, task.fence), way_out, keeps_locks=False
         )
 
     @rule(seat=seats, picks=some, wait=waits)

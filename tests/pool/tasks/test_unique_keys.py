@@ -45,8 +45,8 @@ def run(connection: Connection, task_id: int, event: Event | None = None, **chan
 
 
 class TestWhatCountsAsTaken:
-    @pytest.mark.parametrize("scope", SCOPES)
-    def test_a_pending_task_has_its_key(self, connection: Connection, scope: str) -> None:
+    @pytest.mark.parametrize("scope", [None, *SCOPES])
+    def test_a_pending_task_has_its_key(self, connection: Connection, scope: str | None) -> None:
         first = made(connection, scope)
         again = made(connection, scope)
         assert (first.created, first.outcome) == (True, CreateOutcome.CREATED)
@@ -105,8 +105,8 @@ class TestWhatCountsAsTaken:
         left = connection.execute(text("SELECT until - statement_timestamp() FROM task_key"))
         assert timedelta(seconds=60) < left.scalar_one() <= timedelta(seconds=90)
 
-    @pytest.mark.parametrize("scope", SCOPES)
-    def test_a_key_belongs_to_its_name(self, connection: Connection, scope: str) -> None:
+    @pytest.mark.parametrize("scope", [None, *SCOPES])
+    def test_a_key_belongs_to_its_name(self, connection: Connection, scope: str | None) -> None:
         made(connection, scope)
         assert made(connection, scope, name="other").created
         assert made(connection, scope, key="other").created
