@@ -291,9 +291,7 @@ def test_the_ends_of_keys_need_no_index(connection: Connection, key_type: KeyTyp
 @pytest.mark.parametrize(
     "planner", [Even(parts=2), Hash(parts=2), KeyList({1: [], 2: []}, auto_assign=True)]
 )
-def test_text_is_split_by_code_points_whatever_the_columns_language(
-    connection: Connection, planner: Planner
-) -> None:
+def test_text_is_split_by_code_points(connection: Connection, planner: Planner) -> None:
     """Other orders change with the system's library; under some ``a`` is equal to ``A``.
 
     The servers of the tests know no other order, so the statements are looked at.

@@ -485,7 +485,7 @@ def test_all_rows_are_done(connection: Connection, tmp_path: Path, data: st.Data
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("domain", [0, 1])
 @pytest.mark.parametrize("reads", ["table", "query"])
-def test_what_has_no_exact_order_is_refused_at_the_plan(
+def test_the_plan_refuses_inexact_orders(
     connection: Connection, kind: str, domain: int, reads: str
 ) -> None:
     odd = Odd(kind, [], domain=domain, reads=reads, planner=Even(parts=2))

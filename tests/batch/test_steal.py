@@ -421,7 +421,7 @@ def test_keys_that_many_rows_have_are_never_divided(yard: Yard) -> None:
 @settings(
     max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_each_row_has_one_owner_after_any_divisions(
+def test_each_row_has_one_owner(
     connection: Connection, key_type: KeyType, data: st.DataObject
 ) -> None:
     """Who gives half away owns still what it has done."""

@@ -47,9 +47,7 @@ def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pa
 
 
 @pytest.mark.parametrize("first", ["takes", "stands in line"])
-def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
-    engine: Engine, pair: tuple, first: str
-) -> None:
+def test_who_decides_at_once_takes_nothing_decided(engine: Engine, pair: tuple, first: str) -> None:
     """One statement began before the other one's commit: it sees neither its grant nor its place.
 
     Who stands in line for a group does so for b, too, which is free.
@@ -132,9 +130,7 @@ def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_guard_waits_for_a_take_over_and_fails_with_it(
-    engine: Engine, pair: tuple, end: str
-) -> None:
+def test_a_guard_waits_for_a_take_over_and_its_end(engine: Engine, pair: tuple, end: str) -> None:
     one, other = pair
     ask = held(one, over=True)
     acquire(other, ask_of(exclusive="a"))

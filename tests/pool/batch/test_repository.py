@@ -275,7 +275,7 @@ class TestRuns:
         ("status", "starts"),
         [(status, status in ("PLANNED", "RUNNING", "STOPPED", "FAILED")) for status in Status],
     )
-    def test_what_is_done_with_does_not_start(
+    def test_what_is_over_does_not_start(
         self, connection: Connection, status: Status, starts: bool
     ) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
@@ -366,7 +366,7 @@ def test_a_default_alone_has_all(connection: Connection) -> None:
         ("int", "RANGE (id)", "FOR VALUES FROM (1) TO (5) PARTITION BY HASH (other)"),
     ],
 )
-def test_what_ranges_cannot_be_aligned_to_is_refused(
+def test_ranges_are_aligned_to_ranges_only(
     connection: Connection, kind: str, by: str, bound: str
 ) -> None:
     make(connection, kind, bound, by=by)

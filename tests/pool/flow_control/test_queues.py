@@ -121,7 +121,7 @@ def nodes(plan: dict[str, Any], below: str | None = None) -> Iterator[dict[str, 
 
 
 @pytest.mark.parametrize(("stopped", "loops"), [("other", 10), ("mail", 0), ("*", 0)])
-def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
+def test_rows_of_a_paused_queue_are_not_read(
     connection: Connection, stopped: str, loops: int
 ) -> None:
     """Or each claim would read all of them, however many wait."""
@@ -200,9 +200,7 @@ class TestWindows:
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("zone", CHANGES)
-    def test_the_database_opens_them_as_a_person_who_reads_the_clock_would(
-        self, connection: Connection, zone: str
-    ) -> None:
+    def test_they_open_as_read_off_a_clock(self, connection: Connection, zone: str) -> None:
         """On both days of a year when clocks are changed, and around them."""
         for day in CHANGES[zone]:
             queue_settings.set_calendar(connection, "off", [day])
@@ -314,9 +312,7 @@ class TestDefaults:
         assert (task.timeout_ms, task.hard_timeout_ms) == (5_000, 60_000)
         assert claims_of(connection, "w1")[0] == task
 
-    def test_a_task_that_says_something_keeps_it_and_other_queues_know_nothing(
-        self, connection: Connection
-    ) -> None:
+    def test_a_task_keeps_what_it_says_as_do_other_queues(self, connection: Connection) -> None:
         change(connection, retry="1s,2s", timeout="5s")
         speaks = pending_task(
             connection, queue="q", now=MONDAY, retry="fixed 7s", max_attempts=7, timeout="7s"

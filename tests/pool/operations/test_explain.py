@@ -139,7 +139,7 @@ class TestOver:
             (0, "outcome unknown", "it may run at most once, and that run's outcome is unknown"),
         ],
     )
-    def test_why_the_last_attempt_was_the_last(
+    def test_why_it_was_the_last(
         self, healthy: Connection, failures: int, kind: str, why: str
     ) -> None:
         task = claimed_task(healthy, now=NOON)

@@ -257,7 +257,7 @@ MAY = {
 
 
 @pytest.mark.parametrize("kind", RoleKind)
-def test_a_role_may_do_its_own_and_nothing_else(
+def test_a_role_may_do_its_own(
     engine: Engine, roles: dict[RoleKind, Engine], kind: RoleKind
 ) -> None:
     rows, may = Rows(engine), set()

@@ -202,9 +202,7 @@ BEFORE = {BulkAction.RELEASE: BulkAction.HOLD, BulkAction.ENABLE: BulkAction.DIS
 
 
 @pytest.mark.parametrize("action", sorted(WAITING))
-def test_operators_changes_of_a_waiting_task_leave_a_line(
-    connection: Connection, action: BulkAction
-) -> None:
+def test_what_operators_change_leaves_a_line(connection: Connection, action: BulkAction) -> None:
     task_id = pending_task(connection, delay="1h")
     if action in BEFORE:
         amend(connection, BEFORE[action], [task_id])

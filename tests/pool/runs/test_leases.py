@@ -58,9 +58,7 @@ def test_a_child_that_was_not_heard_of_for_that_time_is_not_alive(connection: Co
 @pytest.mark.parametrize(
     ("note", "kept"), [("a\x00b", "a\ufffdb"), ("a\ud800b", "a?b"), ("é\\u0000", "é\\u0000")]
 )
-def test_a_note_that_no_column_accepts_does_not_stop_the_heartbeat(
-    connection: Connection, note: str, kept: str
-) -> None:
+def test_a_note_no_column_accepts_is_mended(connection: Connection, note: str, kept: str) -> None:
     say(connection, running=[{"id": 1, "fraction": 0.5, "note": note}])
     (worker,) = live_workers(connection, WITHIN, now=NOON)
     assert worker.running == [{"id": 1, "fraction": 0.5, "note": kept}]

@@ -50,7 +50,7 @@ OUTCOMES = [
 
 @either_way
 @pytest.mark.parametrize(("event", "state", "pool"), OUTCOMES)
-def test_an_outcome_moves_the_row_to_its_one_pool(
+def test_an_outcome_moves_the_row(
     connection: Connection, settle, event: Event, state: State, pool: str
 ) -> None:
     task = claimed_task(connection)
@@ -133,7 +133,7 @@ def test_a_snooze_without_a_wait_is_due_at_once(connection: Connection, settle) 
 
 @either_way
 @pytest.mark.parametrize(("told", "kept"), [(None, 2), (0, 0), (3, 3)])
-def test_crashes_stay_unless_the_settlement_says_otherwise(
+def test_crashes_stay_unless_told(
     connection: Connection, settle, told: int | None, kept: int
 ) -> None:
     task = claimed_task(connection, pending_task(connection, crashes=2))
@@ -210,7 +210,7 @@ def test_a_result_is_kept(connection: Connection, settle, text: str, value) -> N
         (None, None),
     ],
 )
-def test_the_error_pool_says_why_in_one_line(
+def test_the_error_pool_says_why(
     connection: Connection, settle, cause: Cause | None, error: str | None
 ) -> None:
     task = claimed_task(connection)

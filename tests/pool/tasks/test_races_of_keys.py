@@ -25,6 +25,7 @@ from tests.pool.interleave import blocked, gate
 
 Pair = tuple[Connection, Connection]
 SCOPES = (None, "queued", "for_period 1h", "forever")
+PLACES = [*((scope, False) for scope in SCOPES), ("queued", True), ("for_period 1h", True)]
 CHANGES = ("replace_payload", "reschedule")
 OVER = text("UPDATE task_key SET until = statement_timestamp() WHERE until IS NOT NULL")
 
@@ -78,39 +79,23 @@ class Steps:
 
 
 @pytest.mark.parametrize("make", [create_one, lambda c, row: create_many(c, [row])[0]])
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "is_free_again"), PLACES)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_the_second_waits_for_the_first_and_creates_only_after_its_rollback(
-    engine: Engine, pair: Pair, scope: str, end: str, make: Callable
+    engine: Engine, pair: Pair, scope: str, is_free_again: bool, end: str, make: Callable
 ) -> None:
     a, b = pair
+    old = freed(a, scope) if is_free_again else None
     first = make(a, keyed(scope))
+    assert first.created
+    assert first != old
     waiting = blocked(engine, b, a, lambda c: make(c, keyed(scope)))
     getattr(a, end)()
     second = waiting.result()
     b.commit()
     assert second.created is (end == "rollback")
     assert (second == first) is (end == "commit")
-    assert count(a) == 1
-
-
-@pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_of_two_at_a_free_key_one_has_it(engine: Engine, pair: Pair, scope: str, end: str) -> None:
-    a, b = pair
-    old = freed(a, scope)
-    first = create_one(a, keyed(scope))
-    waiting = blocked(engine, b, a, lambda c: create_one(c, keyed(scope)))
-
-    getattr(a, end)()
-    second = waiting.result()
-    b.commit()
-
-    assert first.created
-    assert first != old
-    assert second.created is (end == "rollback")
-    assert (second == first) is (end == "commit")
-    assert count(a) == 2
+    assert count(a) == 1 + is_free_again
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -175,9 +160,7 @@ def test_a_key_freed_behind_its_turn_deadlocks_no_batches(engine: Engine, pair: 
 
 
 @pytest.mark.parametrize("policy", CHANGES)
-def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
-    engine: Engine, pair: Pair, policy: str
-) -> None:
+def test_changes_in_opposite_order_do_not_deadlock(engine: Engine, pair: Pair, policy: str) -> None:
     a, b = pair
     rows = [keyed("queued", 1, key, on_conflict=policy) for key in "abc"]
     committed(a, create_many, rows[:2])
