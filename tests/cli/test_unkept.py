@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from tests.cli.shell import Shell
-from tests.pool.test_unkept import left_no_row
+from tests.pool.test_statistics import left_no_row
 
 WORDS = (
     "1,200 tasks of sync.price, mail succeeded in the last 30 days and left no row, as their "
