@@ -23,5 +23,4 @@ def yard(engine: Engine, bench: Bench) -> Iterator[Yard]:  # noqa: F811  the fix
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of the test's own."""
     return tmp_path

@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tasks_app.batch.control import abandon_job
 from tasks_app.domain.batch.records import BatchStatus, BatchView, PartResult, StepStatus
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -23,7 +22,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.rescuer import end_lost_batches
 from tests.batch.yard import Yard
-from tests.factory import claimed_task, claimer, ending
+from tests.factory import claimer, ending
 from tests.pool.interleave import two
 
 MANY = 300
@@ -241,7 +240,6 @@ def database(yard: Yard) -> Iterator[Database]:
 
 
 def task_of(yard: Yard, word: str, pool: str = "task_pending") -> int:
-    """The newest task of this name."""
     name = f"job:step{word}"
     task_id = yard.sql(f"SELECT max(id) FROM {pool} WHERE name = :name", name=name)
     assert task_id is not None, f"no {name} in {pool}"
@@ -280,7 +278,6 @@ def requeued(yard: Yard, task_id: int) -> None:
 
 
 def reduced(yard: Yard) -> Any:
-    """A job of one step with a reduce."""
     return yard.job(yard.step(reduce=lambda ctx, parts: sum(p.counts.read for p in parts)))
 
 
@@ -482,8 +479,7 @@ def test_whoever_maintains_looks_after_them(yard: Yard, database: Database) -> N
     assert yard.view(batch_id).batch.status is BatchStatus.FAILED
 
 
-def requeued_of_requeues(yard: Yard, name: str) -> list[int]:
-    """Requeue all tasks of a name that are over; return them."""
+def requeue_all(yard: Yard, name: str) -> list[int]:
     with yard.engine.begin() as connection:
         found = connection.execute(
             text("SELECT id FROM task_all WHERE name = :name ORDER BY id"), {"name": name}
@@ -495,8 +491,6 @@ def requeued_of_requeues(yard: Yard, name: str) -> list[int]:
 
 
 def merging(calls: list[int]) -> Any:
-    """A reduce that is noted."""
-
     def merge(ctx: Any, parts: Iterator[PartResult]) -> int:
         calls.append(ctx.run)
         return sum(part.counts.read for part in parts)
@@ -509,12 +503,9 @@ def merging(calls: list[int]) -> Any:
 def test_an_instance_that_is_complete_stays_so(yard: Yard, which: str) -> None:
     yard.rows(100)
     merged: list[int] = []
-    view = yard.run(yard.job(yard.step(reduce=merging(merged))))
-    assert view.batch.status is BatchStatus.COMPLETED
-
-    ids = requeued_of_requeues(yard, "job:step" + which)
+    view = yard.completes(yard.step(reduce=merging(merged)))
+    ids = requeue_all(yard, "job:step" + which)
     yard.bench.drain()
-
     assert set(yard.bench.states(ids)) == {"SKIPPED"}
     after = yard.view(view.batch.id)
     assert (after.batch, after.steps) == (view.batch, view.steps)
@@ -532,7 +523,7 @@ def test_a_step_that_is_complete_stays_so_while_the_next_one_runs(yard: Yard, wh
     while yard.sql("SELECT count(*) FROM task_pending WHERE name = 'job:next:plan'") == 0:
         yard.plan()
 
-    ids = requeued_of_requeues(yard, "job:step" + which)
+    ids = requeue_all(yard, "job:step" + which)
     yard.bench.execute(ids)
 
     assert set(yard.bench.states(ids)) == {"SKIPPED"}
@@ -547,16 +538,12 @@ def test_a_join_that_has_decided_does_not_fail_the_step_that_goes_on(yard: Yard)
     """The partitions' join, once more, while reduce waits."""
     yard.rows(100)
     merged: list[int] = []
-    begun = yard.start(yard.job(yard.step(reduce=merging(merged))))
-    while yard.sql("SELECT count(*) FROM task_pending WHERE name = 'job:step:reduce'") == 0:
-        yard.plan()
-
-    ids = requeued_of_requeues(yard, "job:step:join")
+    batch_id = go_until(yard, yard.job(yard.step(reduce=merging(merged))), ":reduce")
+    ids = requeue_all(yard, "job:step:join")
     yard.bench.execute(ids)
-
     assert yard.bench.states(ids) == ["SKIPPED"]
     yard.bench.drain()
-    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+    assert yard.view(batch_id).batch.status is BatchStatus.COMPLETED
     assert merged == [1]
 
 
@@ -572,24 +559,14 @@ def test_an_instance_that_was_abandoned_stays_so(yard: Yard, which: str) -> None
     job = yard.job(yard.step(reduce=merge, max_attempts=1))
     failed = yard.run(job)
     assert failed.batch.status is BatchStatus.FAILED
-    with yard.engine.begin() as connection:
-        abandon_job(connection, failed.batch.id)
+    yard.abandon(failed.batch.id)
 
-    ids = requeued_of_requeues(yard, "job:step" + which)
+    ids = requeue_all(yard, "job:step" + which)
     yard.bench.execute(ids)
 
     assert set(yard.bench.states(ids)) == {"SKIPPED"}
     assert yard.view(failed.batch.id).batch.status is BatchStatus.ABANDONED
     assert yard.start(job).new
-
-
-def die(yard: Yard, name: str) -> None:
-    """Let a task of this name fail for good, as if it had killed its process each time."""
-    with yard.engine.begin() as connection:
-        pending = text("SELECT id FROM task_pending WHERE name = :name")
-        task_id = connection.execute(pending, {"name": name}).scalar_one()
-        task = claimed_task(connection, task_id, name=name)
-        assert settle_one(connection, ending(task, Event.FAIL, cause=Cause("died", "signal 9")))
 
 
 @pytest.mark.test_all
@@ -598,14 +575,13 @@ def test_a_lost_instance_goes_on_by_its_plan_unless_abandoned(yard: Yard, abando
     """Plan and join lie in the error pool."""
     yard.rows(100)
     begun = yard.start(yard.job(yard.step()))
-    die(yard, "job:step:plan")
-    die(yard, "job:step:join")
+    fails(yard, task_of(yard, ":plan"))
+    fails(yard, task_of(yard, ":join"))
     assert yard.view(begun.batch_id).is_lost
     if abandoned:
-        with yard.engine.begin() as connection:
-            abandon_job(connection, begun.batch_id)
+        yard.abandon(begun.batch_id)
 
-    requeued_of_requeues(yard, "job:step:plan")
+    requeue_all(yard, "job:step:plan")
     yard.bench.drain()
 
     status = yard.view(begun.batch_id).batch.status
@@ -629,7 +605,7 @@ def test_a_reduce_that_is_requeued_after_its_failure_completes_nothing(yard: Yar
     failed = yard.run(job)
     assert failed.batch.status is BatchStatus.FAILED
 
-    ids = requeued_of_requeues(yard, "job:step:reduce")
+    ids = requeue_all(yard, "job:step:reduce")
     yard.bench.drain()
 
     assert yard.bench.states(ids) == ["SKIPPED"]

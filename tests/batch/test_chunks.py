@@ -23,8 +23,6 @@ from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  the fixture
 
 
 def refusing(yard: Yard, *bad: int) -> Any:
-    """A handler that cannot do some rows."""
-
     def chunk(ctx: Any, rows: Any) -> None:
         ctx.state["seen"] = ctx.state.get("seen", 0) + len(rows)
         yard.note(ctx, rows)
@@ -40,9 +38,8 @@ def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
     yard.rows(100)
     bad = (7, 8, 60)
 
-    view = yard.run(yard.job(yard.step(refusing(yard, *bad), skip_limit=3)))
+    view = yard.completes(yard.step(refusing(yard, *bad), skip_limit=3))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == [i for i in range(1, 101) if i not in bad]
     assert view.tallies["step"].counts[:3] == (100, 97, 3)
     with yard.engine.connect() as connection:
@@ -61,8 +58,7 @@ def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
 def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
     yard.rows(100)
     step = yard.step(refusing(yard, 7, 8, 9), skip_limit=2, max_attempts=1, cuts=())
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     error = str(yard.parts(view.batch.id)[0].error)
     assert "Row 9 of partition 1 fails (ValueError: row 9 is odd), and no more than 2" in error
     assert yard.done == []  # one chunk of ten
@@ -118,8 +114,7 @@ def test_what_other_chunks_left_out_counts(yard: Yard) -> None:
     """Three rows in three chunks, and the limit is two."""
     yard.rows(100)
     step = yard.step(refusing(yard, 7, 17, 27), skip_limit=2, max_attempts=1, cuts=())
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert "Row 27 of partition 1 fails" in str(yard.parts(view.batch.id)[0].error)
     assert yard.sql("SELECT count(*) FROM task_batch_skip") == 2
     assert yard.done == [i for i in range(1, 21) if i not in {7, 17}]
@@ -134,8 +129,7 @@ def test_only_what_may_be_left_out_is(yard: Yard) -> None:
 @pytest.mark.test_all
 def test_rows_are_left_out_of_one_commit_at_the_end_too(yard: Yard) -> None:
     yard.rows(100)
-    view = yard.run(yard.job(yard.step(refusing(yard, 7), skip_limit=1, commit="end")))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(refusing(yard, 7), skip_limit=1, commit="end"))
     assert yard.done == [i for i in range(1, 101) if i != 7]
 
 
@@ -152,9 +146,8 @@ def test_the_chunks_before_the_one_that_fails_stay_and_are_not_read_again(yard: 
             raise SystemExit
         yard.note(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=())))
+    yard.completes(yard.step(chunk, cuts=()))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
     assert [i for i in set(seen) if seen.count(i) > 1] == list(range(51, 61))
 
@@ -173,9 +166,8 @@ def test_what_passes_is_waited_out_and_charges_nothing(yard: Yard, code: str) ->
                 text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
             )
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+    yard.completes(yard.step(chunk, cuts=(), max_attempts=1))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 21))
     assert yard.sql("SELECT count(*) FROM task_attempt") == 0
 
@@ -221,9 +213,8 @@ def test_a_handler_that_rolls_back_fails_the_run(yard: Yard, of: str, options: A
         if rows[0].id == 11:
             getattr(ctx, of).rollback()
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1, **options)))
+    view = yard.fails(yard.step(chunk, cuts=(), max_attempts=1, **options))
 
-    assert view.batch.status is BatchStatus.FAILED
     assert "The chunk handler rolled back" in str(yard.parts(view.batch.id)[0].error)
     done = 0 if options.get("commit") else 10
     assert view.tallies["step"].counts[:3] == (done, done, 0)
@@ -240,8 +231,7 @@ def test_a_handler_may_roll_back_a_savepoint_of_its_own(yard: Yard) -> None:
         yard.note(ctx, rows)
         savepoint.rollback()
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(chunk, cuts=(), max_attempts=1))
     assert yard.done == list(range(1, 31))
 
 
@@ -270,9 +260,8 @@ def test_a_real_deadlock_with_somebody_online(yard: Yard) -> None:
     def until_met(ctx: Any, rows: Any) -> None:
         chunk(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(until_met, cuts=(), commit_every=50, max_attempts=1)))
+    yard.completes(yard.step(until_met, cuts=(), commit_every=50, max_attempts=1))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 21))
     assert yard.sql("SELECT amount FROM todo WHERE id = 1") == -1
     assert yard.sql("SELECT place FROM todo WHERE id = 20") == "x"
@@ -306,9 +295,8 @@ def test_a_row_that_changed_meanwhile_is_read_again(yard: Yard) -> None:
 
     from tasks_app.domain.partition.records import Table
 
-    view = yard.run(yard.job(yard.step(chunk, source=Table("stock"), cuts=(), max_attempts=1)))
+    yard.completes(yard.step(chunk, source=Table("stock"), cuts=(), max_attempts=1))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.sql("SELECT sum(amount) FROM stock") == 4 * 11 + 101
 
 
@@ -348,8 +336,7 @@ def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
         runs.append(ctx.attempt)
         yard.note(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), turn=timedelta(0), max_attempts=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(chunk, cuts=(), turn=timedelta(0), max_attempts=1))
     assert runs == list(range(1, 11))
     assert yard.done == list(range(1, 101))
 
@@ -425,8 +412,7 @@ def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) ->
             every = yard.sql(f"SELECT count(*) FROM {table}")
             assert yard.sql(free.format(table)) >= every
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), commit=commit, max_attempts=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step(chunk, cuts=(), commit=commit, max_attempts=1))
     assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
 
@@ -491,8 +477,7 @@ def test_rows_behind_its_end_are_for_a_new_instance(yard: Yard, planner: Any, co
     """A partition ends where it does when its first run starts, so one may be given another's."""
     yard.rows(60)
     step = yard.step(Feeder(yard), planner=planner, commit=commit)
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(step)
     assert set(range(1, 61)) <= set(yard.done)
     assert len(yard.done) == len(set(yard.done)) == view.tallies["step"].counts.read < 250
     if planner == Even(parts=1):
@@ -510,8 +495,7 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
             raise SystemExit
 
     step = yard.step(chunk, cuts=(), max_attempts=5)
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(step)
     assert yard.done == list(range(1, 61))
 
 
@@ -519,8 +503,7 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
 def test_who_is_given_half_of_the_rest_ends_there_too(yard: Yard) -> None:
     yard.steal_at_once()
     yard.rows(430)
-    view = yard.run(yard.job(yard.step(Feeder(yard), cuts=(), steal=True)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step(Feeder(yard), cuts=(), steal=True))
     assert view.tallies["step"].total > 1
     assert yard.done == list(range(1, 431))
 

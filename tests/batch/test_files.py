@@ -23,7 +23,6 @@ from tasks_app.batch.files.records import Record
 from tasks_app.batch.files.segments import FileReader, SegmentReader, body_of, file_of, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
-from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.check import WrongPlanError
 from tasks_app.domain.partition.records import File, Format, Partition, PartitionKind, Plan, Table
@@ -56,12 +55,7 @@ def read(file: File, plan: Plan) -> list[Any]:
 )
 @any_file
 def test_every_record_of_a_csv_file_is_read_once(
-    tmp_path: Path,
-    rows: list[tuple[str, str]],
-    end: str,
-    parts: int,
-    last: bool,
-    mark: bool,
+    tmp_path: Path, rows: list[tuple[str, str]], end: str, parts: int, last: bool, mark: bool
 ) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL)
@@ -375,9 +369,7 @@ def test_a_job_does_all_rows_of_one_column_with_nulls(yard: Yard, tmp_path: Path
 
     planner = Extract(parts=2, path=str(tmp_path / "one.csv"))
     step = yard.step(chunk, source=Table("stock", "note"), planner=planner, commit_every=2)
-    view = yard.run(yard.job(step))
-
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(step)
     assert sorted(seen) == ["", "", "", "a", "b"]
     assert view.tallies["step"].counts.read == 5
 

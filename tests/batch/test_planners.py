@@ -81,7 +81,6 @@ def make(connection: Connection, kind: str, keys: list[Any], *, split: bool) -> 
 
 
 def planner_of(connection: Connection, name: str, key_type: KeyType, folder: Path) -> Planner:
-    """The planner of that name, and what it needs."""
     if name == "stored hash":
         buckets.add_bucket(connection, SOURCE, "the bucket", PARTS)
     if name == "repository":
@@ -109,7 +108,6 @@ def planner_of(connection: Connection, name: str, key_type: KeyType, folder: Pat
 
 
 def ids_of(connection: Connection, plan: Plan, each: Partition) -> list[int]:
-    """What one partition reads."""
     if each.kind is PartitionKind.SEGMENT:
         reader = FileReader(file_of(SOURCE, each))
         return [int(reader.decode(record)["id"]) for record in reader.records(each)]
@@ -176,24 +174,6 @@ whole = settings(
 )
 
 
-@pytest.mark.test_all
-@pytest.mark.parametrize("key_type", COLUMNS)
-@given(data=st.data())
-@whole
-def test_every_row_has_one_owner_now_and_later(
-    connection: Connection, key_type: KeyType, data: st.DataObject
-) -> None:
-    make_table(connection, COLUMNS[key_type])
-    keys = data.draw(some_keys(key_type))
-    fill(connection, COLUMNS[key_type], keys)
-    planner: Planner = data.draw(st.sampled_from(PLANNERS_OF_RANGES))
-    plan = planner.plan(connection, ROWS)
-    assert owners(connection, ROWS, plan) == [1] * len(keys)
-    later = [key for key in data.draw(some_keys(key_type)) if key is not None]
-    fill(connection, COLUMNS[key_type], later)
-    assert owners(connection, ROWS, plan) == [1] * len(later)
-
-
 @pytest.mark.parametrize("kind", ["smallint", "integer", "varchar(9)", "char(9)"])
 @pytest.mark.parametrize("planner", PLANNERS_OF_RANGES)
 def test_types_beside_those(connection: Connection, kind: str, planner: Planner) -> None:
@@ -249,7 +229,6 @@ def test_what_the_judge_raises_comes_out() -> None:
 
 
 def is_odd(key: Any) -> bool:
-    """Whether no bound can name it."""
     return "infinity" in str(key).lower() or str(key) == "NaN" or str(key).endswith("BC")
 
 
@@ -268,16 +247,21 @@ def given_table(connection: Connection, key_type: KeyType, keys: Sequence[Any]) 
 
 
 @pytest.mark.test_all
-@pytest.mark.parametrize("planner", [Even(parts=3), Even(rows=4, over=2), Hash(parts=3)])
+@pytest.mark.parametrize("planner", PLANNERS_OF_RANGES)
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @whole
-def test_even_and_hash(
+def test_every_row_has_one_owner_now_and_later(
     connection: Connection, key_type: KeyType, planner: Planner, data: st.DataObject
 ) -> None:
     keys = data.draw(some_keys(key_type))
     given_table(connection, key_type, keys)
-    assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
+    plan = planner.plan(connection, ROWS)
+    assert_each_row_has_one_owner(connection, plan, len(keys))
+    assert owners(connection, ROWS, plan) == [1] * len(keys)
+    later = [key for key in data.draw(some_keys(key_type)) if key is not None]
+    fill(connection, COLUMNS[key_type], later)
+    assert owners(connection, ROWS, plan) == [1] * len(later)
 
 
 @pytest.mark.parametrize("key_type", COLUMNS)
@@ -301,9 +285,7 @@ def test_the_ends_of_keys_need_no_index(connection: Connection, key_type: KeyTyp
 @pytest.mark.parametrize(
     "planner", [Even(parts=2), Hash(parts=2), KeyList({1: [], 2: []}, auto_assign=True)]
 )
-def test_text_is_split_by_code_points_whatever_the_columns_language(
-    connection: Connection, planner: Planner
-) -> None:
+def test_text_is_split_by_code_points(connection: Connection, planner: Planner) -> None:
     """Other orders change with the system's library; under some ``a`` is equal to ``A``.
 
     The servers of the tests know no other order, so the statements are looked at.
@@ -349,35 +331,24 @@ def test_fixed(
 
 
 @pytest.mark.test_all
+@pytest.mark.parametrize("by", ["lists", "ranges"])
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())
 @whole
-def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -> None:
-    keys = [key for key in data.draw(some_keys(key_type)) if not is_odd(key)]
-    given_table(connection, key_type, keys)
-    planner = KeyList({1: [], 2: [], 3: []}, auto_assign=True)
-    plan = planner.plan(connection, ROWS)
-    assert_each_row_has_one_owner(connection, plan, len(keys))
-    partitions.remove(connection, "p", started=True)
-    partitions.insert(connection, "p", plan)
-    again = Repository("p").plan(connection, ROWS)
-    assert_each_row_has_one_owner(connection, again, len(keys))
-
-
-@pytest.mark.test_all
-@pytest.mark.parametrize("key_type", COLUMNS)
-@given(data=st.data())
-@whole
-def test_ranges_that_somebody_gave_or_keeps_in_the_repository(
-    connection: Connection, key_type: KeyType, data: st.DataObject
+def test_lists_and_ranges_also_when_they_are_kept(
+    connection: Connection, key_type: KeyType, by: str, data: st.DataObject
 ) -> None:
     keys = data.draw(some_keys(key_type))
+    planner: Planner = KeyList({1: [], 2: [], 3: []}, auto_assign=True)
+    if by == "lists":
+        keys = [key for key in keys if not is_odd(key)]
     given_table(connection, key_type, keys)
-    even = Even(parts=data.draw(st.integers(1, 6))).plan(connection, ROWS)
-    bounds = [each.range.low for each in even.partitions if each.range and each.range.low]
-    given_ranges = [(span.low, span.high) for span in ranges_between(bounds)]
+    if by == "ranges":
+        even = Even(parts=data.draw(st.integers(1, 6))).plan(connection, ROWS)
+        bounds = [each.range.low for each in even.partitions if each.range and each.range.low]
+        planner = KeyRanges([(span.low, span.high) for span in ranges_between(bounds)])
 
-    plan = KeyRanges(given_ranges).plan(connection, ROWS)
+    plan = planner.plan(connection, ROWS)
 
     assert_each_row_has_one_owner(connection, plan, len(keys))
     partitions.remove(connection, "p", started=True)

@@ -42,14 +42,12 @@ class Run:
         self.task: ClaimedTask = task
 
     def tell(self, connection: Connection, *, last: bool = False) -> RunSignal | None:
-        """Write what a chunk did."""
         fence, place = self.task.fence, {"after": ["1"]}
         return partition_progress.progress(
             connection, self.part_id, fence, RowCounts(1, 1), place, last=last
         )
 
     def do_the_last_chunk(self, connection: Connection) -> RunSignal | None:
-        """Write what the last chunk did, and that the partition is complete."""
         word = self.tell(connection, last=True)
         if word is not None:
             assert partition_progress.finish(
@@ -58,7 +56,6 @@ class Run:
         return word
 
     def end(self, connection: Connection) -> None:
-        """End the task, in the transaction of its last chunk."""
         assert settle_one(connection, ending(self.task)) is not None
 
 
@@ -73,14 +70,12 @@ def job(yard: Yard) -> Iterator[BatchJob]:
 
 
 def begun(yard: Yard, job: BatchJob) -> int:
-    """Start it, and plan its first step."""
     run = yard.start(job)
     yard.plan()
     return run.batch_id
 
 
 def failed(yard: Yard, job: BatchJob) -> int:
-    """Start it, and let a partition fail."""
     batch_id = begun(yard, job)
     yard.reap(1)
     yard.bench.drain()

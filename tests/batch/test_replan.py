@@ -18,7 +18,6 @@ from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.replan import replan
 from tasks_app.batch.validate import problems, split, validate
 from tasks_app.domain.batch.policies import CommitEvery
-from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.check import Fault, WrongPlanError
 from tasks_app.domain.partition.keys import Range
@@ -34,7 +33,6 @@ from tests.pool.interleave import blocked, two
 
 
 def owned(connection: Connection, partitions: Sequence[Partition]) -> list[int]:
-    """Count the rows of each partition."""
     relation = find(connection, ROWS)
     conditions = [predicate(each, relation.key, relation.key_type) for each in partitions]
     counts = [select(func.count()).select_from(relation.rows_of).where(it) for it in conditions]
@@ -213,7 +211,6 @@ def rebalance(engine: Engine, new: BucketColumn = TO, told: Any = lambda _: None
 
 
 def by(engine: Engine, modulus: int) -> int:
-    """How many rows have a bucket by another modulus."""
     with engine.connect() as connection:
         relation = find(connection, TODO)
         expected = inline(connection, bucket(relation.key, relation.key_type, modulus))
@@ -224,17 +221,14 @@ def by(engine: Engine, modulus: int) -> int:
 @pytest.mark.test_all
 def test_another_modulus_in_small_commits(table: Yard) -> None:
     told: list[int] = []
-
     assert rebalance(table.engine, told=told.append) == ROWS_OF_REBALANCE
-
     assert by(table.engine, 5) == 0
     assert told[0] < ROWS_OF_REBALANCE / 3
     assert told == sorted(told)
     columns = "SELECT string_agg(attname, ' ') FROM pg_attribute WHERE attrelid = 'todo'::regclass"
     assert table.sql(f"{columns} AND attnum > 0 AND NOT attisdropped") == "id place amount bucket"
     planner = Hash(parts=5, column="bucket")
-    view = table.run(table.job(table.step(planner=planner, commit_every=2000)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    table.completes(table.step(planner=planner, commit_every=2000))
     assert table.done == list(range(1, ROWS_OF_REBALANCE + 1))
 
 
@@ -381,11 +375,7 @@ GIVEN = [
     ([(None, 9), (9, 5), (9, None)], Fault.REVERSED, ["9 <= key < 5"]),
     ([(None, 9), (9, 9), (9, None)], Fault.EMPTY, ["9 <= key < 9"]),
     ([(None, "9"), (9, None)], Fault.WRONG_TYPE, ["'9'", "not of type integer"]),
-    (
-        [(None, 25), (25, None)],
-        Fault.SPANNING,
-        ["25 <= key", "orders_2 (20 <= key", "orders_rest"],
-    ),
+    ([(None, 25), (25, None)], Fault.SPANNING, ["25 <= key", "orders_2 (20 <= key", "orders_rest"]),
 ]
 
 
@@ -395,10 +385,7 @@ def orders(connection: Connection) -> Connection:
     connection.execute(
         text("CREATE TABLE orders (id bigint NOT NULL, place text) PARTITION BY RANGE (id)")
     )
-    for name, bound in (
-        ("orders_1", "FROM (MINVALUE) TO (10)"),
-        ("orders_2", "FROM (20) TO (30)"),
-    ):
+    for name, bound in (("orders_1", "FROM (MINVALUE) TO (10)"), ("orders_2", "FROM (20) TO (30)")):
         connection.execute(text(f"CREATE TABLE {name} PARTITION OF orders FOR VALUES {bound}"))
     connection.execute(text("CREATE TABLE orders_rest PARTITION OF orders DEFAULT"))
     connection.execute(

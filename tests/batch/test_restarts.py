@@ -91,8 +91,7 @@ def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> N
     def broken(ctx: Any, rows: Any) -> None:
         raise TypeError
 
-    view = yard.run(yard.job(yard.step(name="one"), yard.step(broken, name="two", max_attempts=1)))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(yard.step(name="one"), yard.step(broken, name="two", max_attempts=1))
     assert {step.step: step.status for step in view.steps} == {
         "one": StepStatus.COMPLETED,
         "two": StepStatus.FAILED,
@@ -118,13 +117,9 @@ def test_another_number_of_parts_leaves_a_begun_plan(yard: Yard, cuts: tuple[int
             raise TypeError
         yard.note(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(broken, max_attempts=1, on_abort="continue")))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(yard.step(broken, max_attempts=1, on_abort="continue"))
     yard.deploy()
-
-    view = yard.run(yard.job(yard.step(cuts=cuts)))
-
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step(cuts=cuts))
     assert yard.done == list(range(1, 101))
     assert len(yard.parts(view.batch.id)) == 4
 
@@ -208,8 +203,7 @@ def test_an_abandoned_instance_makes_room_for_another(yard: Yard) -> None:
         raise TypeError
 
     failed = yard.run(yard.job(yard.step(broken, max_attempts=1)))
-    with yard.engine.begin() as connection:
-        abandon_job(connection, failed.batch.id)
+    yard.abandon(failed.batch.id)
     with pytest.raises(BatchStateError, match="was abandoned"):
         yard.go_on_with(yard.job(yard.step(broken, max_attempts=1)), failed.batch.id)
     yard.deploy()
@@ -333,8 +327,7 @@ def test_a_restart_of_a_plan_that_was_refused_plans_anew(yard: Yard) -> None:
 
     assert yard.run(yard.job(yard.step(planner=Refuses(())))).batch.status is BatchStatus.FAILED
     yard.deploy()
-    view = yard.run(yard.job(yard.step(cuts=(11,))))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(cuts=(11,)))
     assert yard.done == list(range(1, 21))
 
 
@@ -421,7 +414,6 @@ class Days:
             self.readers.pop(stored.id, None)
 
     def replanned(self, stored: StoredPartition) -> None:
-        """An operator who divides what has not started."""
         if stored.partition.view is None and stored.partition.kind == "range":
             numbers = {stored.partition.number}
             replan(self.connection, PROGRAM, self.step.source, Even(parts=2), numbers)
@@ -492,7 +484,7 @@ def test_all_rows_are_done(connection: Connection, tmp_path: Path, data: st.Data
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("domain", [0, 1])
 @pytest.mark.parametrize("reads", ["table", "query"])
-def test_what_has_no_exact_order_is_refused_at_the_plan(
+def test_the_plan_refuses_inexact_orders(
     connection: Connection, kind: str, domain: int, reads: str
 ) -> None:
     odd = Odd(kind, [], domain=domain, reads=reads, planner=Even(parts=2))

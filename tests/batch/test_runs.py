@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy import Connection, column, select, table, text
 
-from tasks_app.batch.control import abandon_job, start_job
+from tasks_app.batch.control import start_job
 from tasks_app.batch.job import BatchJob
 from tasks_app.batch.planners.even import Even, Fixed, Hash, How, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
@@ -22,21 +21,15 @@ from tasks_app.domain.batch.records import BatchStatus, PartResult, StepStatus
 from tasks_app.domain.errors import InvalidJobError
 from tasks_app.domain.partition.cuts import Amount
 from tasks_app.domain.partition.records import File, Format, Marker, Table
-from tasks_app.pool.batch import partition_runs, partitions
-from tasks_app.pool.batch.instances import ROWS
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.sources.relation import Query
-from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.retention import Retention, preview_retention
 from tests.batch.yard import TODO, Yard
-from tests.pool.database import prepared
-from tests.pool.interleave import two
 
 
 @pytest.mark.test_all
 def test_each_row_is_done_once(yard: Yard) -> None:
     yard.rows(100)
-    view = yard.run(yard.job(yard.step()))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step())
     assert yard.done == list(range(1, 101))
     assert yard.statuses(view.batch.id) == ["COMPLETED"] * 4
     assert view.tallies["step"].counts[:3] == (100, 100, 0)
@@ -58,15 +51,13 @@ def test_a_job_exists_if_its_transaction_commits(yard: Yard) -> None:
 
 @pytest.mark.test_all
 def test_a_table_without_rows(yard: Yard) -> None:
-    view = yard.run(yard.job(yard.step()))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step())
     assert yard.calls == []
 
 
 def test_a_step_that_reads_nothing_is_called_once(yard: Yard) -> None:
     calls = []
-    view = yard.run(yard.job(Step("mail", None, chunk=lambda ctx, rows: calls.append(list(rows)))))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(Step("mail", None, chunk=lambda ctx, rows: calls.append(list(rows))))
     assert calls == [[]]
 
 
@@ -77,12 +68,9 @@ def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
     def step(name: str, **options: Any) -> Step:
         return Step(name, None, chunk=lambda ctx, rows: order.append(ctx.step), **options)
 
-    view = yard.run(
-        yard.job(
-            step("a"), step("c", after=["a"]), step("b", after=["a"]), step("d", after=["b", "c"])
-        )
+    yard.completes(
+        step("a"), step("c", after=["a"]), step("b", after=["a"]), step("d", after=["b", "c"])
     )
-    assert view.batch.status is BatchStatus.COMPLETED
     assert (order[0], set(order[1:3]), order[3]) == ("a", {"b", "c"}, "d")
 
 
@@ -124,9 +112,8 @@ def test_reduce_gets_what_partitions_leave_by_number(yard: Yard) -> None:
             "read": [part.counts.read for part in seen],
         }
 
-    view = yard.run(yard.job(yard.step(total, reduce=merge)))
+    view = yard.completes(yard.step(total, reduce=merge))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert view.steps[0].result == {
         "total": sum(i % 100 for i in range(1, 101)),
         "numbers": [1, 2, 3, 4],
@@ -167,8 +154,7 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
         before.append(yard.sql("SELECT count(*) FROM done"))
         yard.note(ctx, rows)
 
-    view = yard.run(yard.job(yard.step(chunk, cuts=(), commit="end")))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(yard.step(chunk, cuts=(), commit="end"))
     assert before == [0] * len(before)
     assert len(before) > 9
     assert yard.done == list(range(1, 101))
@@ -198,8 +184,7 @@ def test_logs_and_tasks_say_which_partition(yard: Yard, caplog: pytest.LogCaptur
 
 def test_a_wrong_plan_starts_nothing(yard: Yard) -> None:
     yard.rows(10)
-    view = yard.run(yard.job(yard.step(source=Table("nowhere"), planner=Refusing())))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(yard.step(source=Table("nowhere"), planner=Refusing()))
     assert view.steps[0].status is StepStatus.FAILED
     assert view.steps[0].error == "There is a gap: 5 <= key < 7."
     assert view.tallies == {}
@@ -338,7 +323,7 @@ def test_of_no_partitions_all_are_complete(yard: Yard, tmp_path: Path, join: Any
         (Format.JSON_LINES, "\n", FlatFile(parts=4)),
     ],
 )
-def test_a_file_without_records_is_done(
+def test_an_empty_file_is_done(
     yard: Yard, tmp_path: Path, form: Format, content: str, planner: Any
 ) -> None:
     path = tmp_path / "rows"
@@ -429,200 +414,13 @@ def test_at_least_one_partition_may_be_asked_for(yard: Yard, tmp_path: Path) -> 
     path = tmp_path / "rows.csv"
     path.write_text("id\n")
     step = Step("step", File(str(path)), chunk=yard.note, at_least=1)
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert "There are 0 partitions, but 1 are needed." in str(view.steps[0].error)
 
 
 def test_a_table_that_is_not_divided_has_no_parts_to_follow(yard: Yard) -> None:
     view = yard.run(yard.job(Step("step", Table("todo"), chunk=yard.note, planner=Physical())))
     assert "todo has no partitions in the database. Split it by Even." in str(view.steps[0].error)
-
-
-TABLES = ("batch", "batch_step", "batch_skip", "partition", "partition_value")
-LONG_AGO = "UPDATE task_batch SET ended_at = now() - interval '400 days' WHERE id = :id"
-Keeps = Callable[..., Retention]
-
-
-@pytest.fixture
-def keeps(yard: Yard) -> Iterator[Keeps]:
-    yard.rows(100)
-    made = Database(yard.bench.url)
-    yield lambda ages="365d": Retention(yard.bench.settings(keep_batches=ages), made)
-    made.dispose()
-
-
-def sevens(ctx: Any, rows: Any) -> None:
-    if any(row.id % 7 == 0 for row in rows):
-        raise ValueError("seven")
-
-
-def job(yard: Yard, chunk: Any = sevens, name: str = "job") -> Any:
-    """Lists of values, and rows that are left out."""
-    listed = KeyList({1: [], 2: []}, auto_assign=True)
-    return yard.job(yard.step(chunk, planner=listed, skip_limit=20, max_attempts=1), name=name)
-
-
-def old(yard: Yard, it: Any, params: Any = None) -> int:
-    """An instance that has run, and ended long ago."""
-    batch_id = yard.run(it, params).batch.id
-    yard.sql(LONG_AGO, id=batch_id)
-    return batch_id
-
-
-def rows(yard: Yard) -> list[int]:
-    """How many rows of batches there are, table by table."""
-    return [yard.sql(f"SELECT count(*) FROM task_{name}") for name in TABLES]
-
-
-def ids(yard: Yard) -> list[int]:
-    found: list[int] = yard.sql("SELECT array_agg(id ORDER BY id) FROM task_batch")
-    return found or []
-
-
-@pytest.mark.test_all
-def test_what_is_over_for_long_goes_with_all_that_it_left(yard: Yard, keeps: Keeps) -> None:
-    it = job(yard)
-    young = yard.run(it, {"n": 1}).batch.id
-    before = rows(yard)
-    old(yard, it)
-    assert rows(yard) == [2 * number for number in before] == [2, 2, 28, 4, 200]
-    pruned = keeps().run()
-    assert (pruned.batches, ids(yard), rows(yard)) == (1, [young], before)
-    assert keeps("forever").run().batches == 0
-
-
-@pytest.mark.test_all
-def test_what_people_keep_stays(yard: Yard, keeps: Keeps) -> None:
-    batch_id = old(yard, job(yard))
-    for program, of in (("kept", None), ("kept.too", batch_id)):
-        yard.sql(
-            "INSERT INTO task_partition (program_id, partition_no, key_type, num_range, batch_id)"
-            " VALUES (:program, 1, 'integer', '[,)', :of)",
-            program=program,
-            of=of,
-        )
-
-    assert keeps().run().batches == 1
-
-    assert yard.sql("SELECT array_agg(program_id ORDER BY id) FROM task_partition") == [
-        "kept",
-        "kept.too",
-    ]
-
-
-@pytest.mark.test_all
-def test_what_can_go_on_stays_until_it_is_abandoned(yard: Yard, keeps: Keeps) -> None:
-    def broken(ctx: Any, rows: Any) -> None:
-        raise MemoryError
-
-    it = yard.job(yard.step(broken, max_attempts=1))
-    failed, stopped = old(yard, it), yard.start(it, {"n": 2}).batch_id
-    yard.stop(stopped)
-    yard.bench.drain()
-    yard.sql(LONG_AGO, id=stopped)
-    yard.sql("UPDATE task_batch SET created_at = now() - interval '9 years'")
-    runs = yard.start(it, {"n": 3}).batch_id
-
-    assert keeps().run().batches == 0
-    assert ids(yard) == [failed, stopped, runs]
-    with yard.engine.begin() as connection:
-        abandon_job(connection, failed)
-    assert keeps().run().batches == 0
-    yard.sql(LONG_AGO, id=failed)
-
-    assert keeps().run().batches == 1
-    assert ids(yard) == [stopped, runs]
-
-
-@pytest.mark.test_all
-def test_what_has_a_task_left_stays(yard: Yard, keeps: Keeps) -> None:
-    batch_id = old(yard, job(yard))
-    task_id = yard.bench.create("other", biz_key=f"batch:{batch_id}")
-    assert keeps().run().batches == 0
-    yard.sql("DELETE FROM task_pending WHERE id = :id", id=task_id)
-    assert keeps().run().batches == 1
-
-
-@pytest.mark.test_all
-def test_jobs_have_ages_of_their_own(yard: Yard, keeps: Keeps) -> None:
-    kept, other = old(yard, job(yard, name="payroll")), old(yard, job(yard, name="night"))
-    assert keeps("forever,night=500d").run().batches == 0
-    assert keeps("365d,payroll=forever").run().batches == 1
-    assert ids(yard) == [kept]
-    assert other not in ids(yard)
-
-
-@pytest.mark.test_all
-def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, keeps: Keeps) -> None:
-    it = yard.job(yard.step())
-    first = old(yard, it, {"month": "2026-11"})
-    keeps().run()
-    view = yard.run(it, {"month": "2026-11"})
-    assert view.batch.id != first
-    assert view.batch.status is BatchStatus.COMPLETED
-    assert len(yard.done) == 200
-
-
-@pytest.mark.test_all
-def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps: Keeps) -> None:
-    yard.sql(
-        "INSERT INTO task_batch_skip (batch_id, step, partition_no, key, reason)"
-        " SELECT :id, 'step', 1, i, 'odd' FROM generate_series(1, :more) i",
-        id=old(yard, job(yard)),
-        more=2 * ROWS,
-    )
-    seen = [sum(rows(yard))]
-
-    while not keeps().run(0).batches:
-        seen.append(sum(rows(yard)))
-
-    steps = [before - after for before, after in pairwise(seen)]
-    assert steps == [ROWS, ROWS, 14, 100, 2]
-    assert sum(rows(yard)) == 0
-
-
-@pytest.mark.test_all
-def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps) -> None:
-    it = job(yard)
-    held, other = old(yard, it), old(yard, it, {"n": 2})
-    with two(yard.engine) as (a, b):
-        a.execute(text("SELECT FROM task_batch WHERE id = :id FOR UPDATE"), {"id": held})
-        assert keeps().run().batches == 1
-        assert b.scalar(text("SELECT count(*) FROM task_partition")) == 2
-        a.rollback()
-        b.rollback()
-    assert other not in ids(yard)
-    assert keeps().run().batches == 1
-
-
-@pytest.mark.test_all
-def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
-    old(yard, job(yard))
-    with yard.engine.connect() as connection:
-        (told,) = preview_retention(connection, yard.bench.settings())
-    assert (told.pool, told.what, told.rows, told.how, told.kept) == (
-        *(None, "task_batch", 1),
-        *("deleted", "365d"),
-    )
-    assert told.bytes > 100
-
-
-@pytest.mark.test_all
-def test_who_looks_for_lost_ones_reads_none_that_are_over(yard: Yard) -> None:
-    yard.sql("""
-        INSERT INTO task_batch (job, identity, status, ended_at)
-        SELECT 'job', i, 'COMPLETED', now() FROM generate_series(1, 5000) AS i
-    """)
-    yard.sql("ANALYZE task_batch")
-
-    with yard.engine.connect() as connection:
-        plan = prepared(
-            connection, "suspects", lambda c: partition_runs.find_batches_with_lost_steps(c, 100)
-        ).run(connection)
-
-    assert "task_batch_ended" in plan.indexes
-    assert plan.rows == 0
 
 
 NOTE = "INSERT INTO child (id, parent) SELECT i, i FROM unnest(CAST(:ids AS bigint[])) AS i"
@@ -669,7 +467,7 @@ def note(ctx: Any, rows: Any, through: str = "connection") -> None:
 @pytest.mark.parametrize("through", ["connection", "session"])
 @pytest.mark.parametrize("commit", ["every", "end"])
 @pytest.mark.parametrize("rows", [10, 50])
-def test_rows_that_a_commit_would_refuse_are_left_out(
+def test_rows_no_commit_takes_are_left_out(
     family: Yard, through: str, commit: str, rows: int
 ) -> None:
     """The last chunk commits with the outcome: it has to know before."""
@@ -682,9 +480,8 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
         commit_every=rows,
     )
 
-    view = family.run(family.job(step))
+    view = family.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert family.sql("SELECT array_agg(id ORDER BY id) FROM child") == [
         i for i in range(1, 21) if i not in (7, 13)
     ]
@@ -694,8 +491,7 @@ def test_rows_that_a_commit_would_refuse_are_left_out(
 
 @pytest.mark.test_all
 def test_a_row_that_a_commit_would_refuse_is_named(family: Yard) -> None:
-    view = family.run(family.job(family.step(note, cuts=(), skip_limit=1, max_attempts=1)))
-    assert view.batch.status is BatchStatus.FAILED
+    view = family.fails(family.step(note, cuts=(), skip_limit=1, max_attempts=1))
     error = str(family.parts(view.batch.id)[0].error)
     assert "Row 13 of partition 1 fails (ForeignKeyViolation" in error
 
@@ -714,9 +510,8 @@ def test_rows_may_be_written_before_what_they_hang_on(family: Yard) -> None:
             text("INSERT INTO parent SELECT unnest(CAST(:ids AS bigint[]))"), ids
         )
 
-    view = family.run(family.job(family.step(chunk, cuts=(), skip_limit=1, max_attempts=1)))
+    family.completes(family.step(chunk, cuts=(), skip_limit=1, max_attempts=1))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert family.sql("SELECT count(*) FROM child") == 19
 
 
@@ -731,8 +526,7 @@ def test_a_conflict_in_a_deferred_trigger_is_waited_out(stumbles: Yard, through:
         getattr(ctx, through)
         stumbles.note(ctx, rows)
 
-    view = stumbles.run(stumbles.job(stumbles.step(chunk, cuts=(), max_attempts=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    stumbles.completes(stumbles.step(chunk, cuts=(), max_attempts=1))
     assert stumbles.done == list(range(1, 21))
     assert stumbles.sql("SELECT count(*) FROM task_attempt") == 0
 

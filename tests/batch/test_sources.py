@@ -58,9 +58,8 @@ def test_each_row_once_whatever_splits_it(yard: Yard, source: Any, planner: Any)
         ctx.connection.execute(text(DONE), {"ids": ids, "run": ctx.partition_no})
 
     step = Step("step", source, planner=planner, chunk=chunk, commit_every=7)
-    view = yard.run(yard.job(step))
+    view = yard.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED, view.steps
     assert yard.done == list(range(1, 201))
     assert view.tallies["step"].counts.read == 200
     assert yard.sql("SELECT count(*) FROM task_marker") == 0
@@ -80,9 +79,8 @@ def test_lines_of_a_file_and_those_that_cannot_be_read(yard: Yard, folder: Path)
 
     source = File(str(folder / "people.csv"))
     step = Step("s", source, planner=FlatFile(4), chunk=chunk, commit_every=10, skip_limit=1)
-    view = yard.run(yard.job(step))
+    view = yard.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == [i for i in range(1, 101) if i != 50]
     assert len(yard.parts(view.batch.id)) == 4
     with yard.engine.connect() as connection:
@@ -107,9 +105,8 @@ def test_json_lines_go_on_behind_the_last_chunk(yard: Yard, folder: Path) -> Non
 
     source = File(str(folder / "people.jsonl"), Format.JSON_LINES)
     step = Step("s", source, planner=FlatFile(1), chunk=chunk, commit_every=10, retry="0s")
-    view = yard.run(yard.job(step))
+    yard.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 51))
     assert [i for i in set(seen) if seen.count(i) > 1] == list(range(31, 41))
 
@@ -146,9 +143,8 @@ def test_a_table_is_extracted_and_read_from_the_file(yard: Yard, folder: Path) -
         ),
     )
 
-    view = yard.run(yard.job(step))
+    yard.completes(step)
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
     assert (folder / "todo.csv.manifest.json").exists()
 
@@ -162,8 +158,7 @@ def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
             raise ValueError
 
     planner = Indicator(2, marker=Marker("mark"))
-    view = yard.run(yard.job(Step("s", Table("todo"), planner=planner, chunk=chunk, skip_limit=1)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    yard.completes(Step("s", Table("todo"), planner=planner, chunk=chunk, skip_limit=1))
     assert yard.sql("SELECT string_agg(DISTINCT mark, ' ' ORDER BY mark) FROM todo") == "done error"
     assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
 
@@ -216,8 +211,7 @@ def test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out(
     step = yard.step(
         source=Table("todo", "place"), planner=Even(2), page_by=page_by, max_attempts=1
     )
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert len(yard.done) == len(set(yard.done)) < 100
     errors = [each.error for each in (*view.steps, *yard.parts(view.batch.id))]
     assert "so pages would miss some. Give the step page_by" in str(errors)
@@ -264,9 +258,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_read_on(yard: Yard, fol
 
     options: Any = {"planner": FlatFile(1), "commit_every": 10, "max_attempts": 1}
     step = Step("s", File(str(path), Format.JSON_LINES), chunk=chunk, **options)
-    view = yard.run(yard.job(step))
-
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert view.tallies["s"].counts.read == 10
     assert "was changed since" in str(yard.parts(view.batch.id)[0].error)
 
@@ -275,8 +267,7 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     """Two takers would wait for each other's rows, and roll back, for ever."""
     yard.rows(10)
     step = Step("s", TODO, planner=Indicator(2), chunk=yard.note, commit="end")
-    view = yard.run(yard.job(step))
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert 'Remove commit="end"' in str(view.steps[0].error)
     assert yard.calls == []
 
@@ -291,10 +282,7 @@ def test_rows_without_what_they_are_read_by_are_refused_at_the_plan(yard: Yard) 
     step = yard.step(
         source=Table("todo", "place"), planner=Even(1), page_by="other", commit_every=1
     )
-
-    view = yard.run(yard.job(step))
-
-    assert view.batch.status is BatchStatus.FAILED
+    view = yard.fails(step)
     assert "have the same other, or none" in str(view.steps[0].error)
     assert yard.parts(view.batch.id) == []
 

@@ -204,9 +204,8 @@ def test_a_crash_before_the_commit_leaves_the_range_whole(yard: Yard) -> None:
     assert yard.view(begun.batch_id).batch.status is BatchStatus.FAILED
     assert yard.sql("SELECT total FROM task_group ORDER BY id DESC LIMIT 1") == 1
 
-    view = yard.run(yard.job(yard.step(cuts=(), steal=True)))
+    yard.completes(yard.step(cuts=(), steal=True))
 
-    assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 101))
     assert len(yard.parts(begun.batch_id)) > 1
 
@@ -266,7 +265,6 @@ class Table:
         return halves
 
     def end(self, connection: Connection, number: int, event: Event = Event.SUCCEED) -> None:
-        """End a run as its worker does."""
         part, task = self.parts[number - 1], self.tasks[number - 1]
         if event is Event.SUCCEED:
             assert partition_progress.finish(connection, part.id, task.fence, Status.COMPLETED)
@@ -283,7 +281,6 @@ class Table:
 
     @property
     def owned(self) -> list[str]:
-        """What its partitions own."""
         return [str(each.partition) for each in self.yard.parts(self.batch_id)]
 
 
@@ -397,8 +394,7 @@ def test_a_step_that_stops_divides_nothing(yard: Yard) -> None:
 def test_what_is_no_range_of_keys_is_kept_whole(yard: Yard, planner: Any) -> None:
     yard.rows(100)
     source = TODO if not isinstance(planner, KeyList) else Source("todo", "place")
-    view = yard.run(yard.job(yard.step(planner=planner, source=source, steal=True)))
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step(planner=planner, source=source, steal=True))
     assert len(yard.parts(view.batch.id)) == 1
     assert yard.done == list(range(1, 101))
 
@@ -410,12 +406,7 @@ def test_keys_that_many_rows_have_are_never_divided(yard: Yard) -> None:
         "UPDATE todo SET place = CASE WHEN id <= 40 THEN 'a' WHEN id <= 80 THEN 'b' ELSE 'c' END"
     )
     everything = KeyRanges([(None, None)])
-
-    view = yard.run(
-        yard.job(yard.step(planner=everything, source=Source("todo", "place"), steal=True))
-    )
-
-    assert view.batch.status is BatchStatus.COMPLETED
+    view = yard.completes(yard.step(planner=everything, source=Source("todo", "place"), steal=True))
     assert yard.done == list(range(1, 101))
     owned = [str(each.partition) for each in yard.parts(view.batch.id)]
     assert owned == ["partition 1 (key < 'c')", "partition 2 ('c' <= key)"]
@@ -427,7 +418,7 @@ def test_keys_that_many_rows_have_are_never_divided(yard: Yard) -> None:
 @settings(
     max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_each_row_has_one_owner_after_any_divisions(
+def test_each_row_has_one_owner(
     connection: Connection, key_type: KeyType, data: st.DataObject
 ) -> None:
     """Who gives half away owns still what it has done."""

@@ -13,11 +13,11 @@ from uuid import uuid4
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, Integer, case, column, select, text
 
-from tasks_app.batch.control import get_job, restart_job, start_job, stop_job
+from tasks_app.batch.control import abandon_job, get_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.step import RUN_TUNING, Step
 from tasks_app.domain.batch.policies import ChunkPace
-from tasks_app.domain.batch.records import BatchView, JobRun
+from tasks_app.domain.batch.records import BatchStatus, BatchView, JobRun
 from tasks_app.domain.partition.keys import KeyType, Range
 from tasks_app.domain.partition.records import Partition, Plan, StoredPartition, Table
 from tasks_app.domain.tasks.run import Cause
@@ -42,7 +42,6 @@ class Ranges:
     cuts: tuple[int, ...]
 
     def plan(self, connection: Any, source: Any) -> Plan:
-        """Cut."""
         bounds = [None, *self.cuts, None]
         pairs = pairwise(bounds)
         parts = (Partition(no, range=Range(*pair)) for no, pair in enumerate(pairs, 1))
@@ -75,7 +74,6 @@ class Yard:
                 connection.execute(text(statement))
 
     def close(self) -> None:
-        """Leave nothing behind."""
         self.bench.close()
         self.sql("DROP TABLE IF EXISTS todo, done, stock CASCADE")
 
@@ -92,13 +90,11 @@ class Yard:
         return self.bench.sql(statement, **values)
 
     def note(self, ctx: Any, rows: Sequence[Any]) -> None:
-        """A chunk handler: each row is done."""
         ids = [row.id for row in rows]
         self.calls.append(ids)
         ctx.connection.execute(text(DONE), {"ids": ids, "run": ctx.run})
 
     def job(self, *steps: Step, name: str = "job", **options: Any) -> BatchJob:
-        """Declare a job on the bench."""
         options = {"registry": self.bench.registry, "tuning": self.tuning, **options}
         return BatchJob(name, steps, **options)
 
@@ -122,7 +118,6 @@ class Yard:
     # -- act
 
     def start(self, job: BatchJob, params: Any = None, **options: Any) -> JobRun:
-        """Start and commit."""
         with self.engine.begin() as connection:
             return start_job(connection, job, params, **options)
 
@@ -133,9 +128,12 @@ class Yard:
         return run
 
     def stop(self, batch_id: int) -> int:
-        """Stop and commit."""
         with self.engine.begin() as connection:
             return stop_job(connection, batch_id)
+
+    def abandon(self, batch_id: int) -> None:
+        with self.engine.begin() as connection:
+            abandon_job(connection, batch_id)
 
     def go_on(self, batch_id: int, **options: Any) -> JobRun:
         """Restart by id, as an operator does."""
@@ -157,10 +155,22 @@ class Yard:
         self.bench.registry = Registry()
 
     def run(self, job: BatchJob, params: Any = None, **options: Any) -> BatchView:
-        """Start, work until nothing is due, and look."""
         begun = self.start(job, params)
         self.bench.drain(**options)
         return self.view(begun.batch_id)
+
+    def completes(self, *steps: Step) -> BatchView:
+        """Run a job of these steps, which completes."""
+        return self._ends(steps, BatchStatus.COMPLETED)
+
+    def fails(self, *steps: Step) -> BatchView:
+        """Run a job of these steps, which fails."""
+        return self._ends(steps, BatchStatus.FAILED)
+
+    def _ends(self, steps: Iterable[Step], status: BatchStatus) -> BatchView:
+        view = self.run(self.job(*steps))
+        assert view.batch.status is status, [step.error for step in view.steps]
+        return view
 
     def plan(self) -> None:
         """Carry out what waits now and nothing else: of a job that has just begun, its plan."""
@@ -179,19 +189,16 @@ class Yard:
     # -- look
 
     def view(self, batch_id: int) -> BatchView:
-        """Return the instance."""
         with self.engine.connect() as connection:
             view = get_job(connection, batch_id)
         assert view is not None
         return view
 
     def parts(self, batch_id: int) -> list[StoredPartition]:
-        """Return its partitions."""
         with self.engine.connect() as connection:
             return partitions.find_by_batch(connection, batch_id)
 
     def statuses(self, batch_id: int) -> list[str]:
-        """Return how its partitions stand."""
         return [str(each.status) for each in self.parts(batch_id)]
 
     @property
@@ -249,7 +256,6 @@ def some_keys(draw: st.DrawFn, key_type: KeyType) -> list[Any]:
 
 
 def make_table(connection: Connection, kind: str, name: str = ROWS.name) -> None:
-    """A table whose key is of a type of the database."""
     connection.execute(
         text(
             f"CREATE TEMP TABLE IF NOT EXISTS {name}"
@@ -277,7 +283,6 @@ def owners(connection: Connection, source: Source, plan: Plan) -> list[int]:
 
 
 def read(connection: Connection, source: Source, plan: Plan, partition: Partition) -> Sequence[int]:
-    """The ids of a partition's rows."""
     source = source_of(source, partition)
     relation = find(connection, source)
     own = predicate(partition, relation.key, plan.key_type)

@@ -16,7 +16,7 @@ from tasks_app.pool.dispatch import notifications
 from tasks_app.pool.operations.erase import check_may_erase
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tests.cli.shell import Shell
-from tests.pool.test_unkept import left_no_row
+from tests.pool.test_statistics import left_no_row
 from tests.runtime.api.acts import make
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.dashboard.browser import Browser
-from tests.pool.test_unkept import left_no_row
+from tests.pool.test_statistics import left_no_row
 
 
 @pytest.fixture(autouse=True)

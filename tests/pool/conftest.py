@@ -15,7 +15,6 @@ from tests.servers import Databases
 
 @pytest.fixture(scope="module")
 def bare(databases: Databases, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A database without tasks."""
     with bare_database(databases, "plans", request.module.FULL) as database:
         yield database
 
@@ -47,13 +46,11 @@ def empty(spare: Engine) -> Engine:
 
 @pytest.fixture
 def database(empty: Engine) -> Iterator[Connection]:
-    """A connection to an empty database."""
     with empty.connect() as connection:
         yield connection
 
 
 @pytest.fixture
 def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
-    """Two connections to the shared database."""
     with two(engine) as connections:
         yield connections

@@ -28,8 +28,6 @@ Verb = Callable[[Connection, int], Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run of a statement."""
-
     whole: tuple[str, ...]
     """Pools that it read from end to end."""
     rows: int
@@ -109,7 +107,6 @@ NAME = "task_completed_p20200506"
 
 
 def old_day(connection: Connection, day: datetime = DAY) -> DayPartition:
-    """Make the partition of a day that is over."""
     add_partition(connection, day)
     return day_of(connection, f"task_completed_p{day:%Y%m%d}")
 
@@ -132,14 +129,12 @@ def finished(connection: Connection, name: str = "t", now: datetime = NOON) -> i
 
 
 def failed(connection: Connection, name: str = "t", now: datetime = NOON) -> int:
-    """A task in the error pool."""
     task = claimed_task(connection, name=name, now=now)
     settle_one(connection, ending(task, Event.FAIL, cause=Cause("E", "m")), now=now)
     return task.task_id
 
 
 def drop_old_days(engine: Engine) -> None:
-    """Leave none behind, attached or not."""
     with engine.begin() as connection:
         names = connection.execute(
             text(
@@ -158,8 +153,6 @@ _VALUE = re.compile(r"%\((\w+)\)s")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as a verb sends it, prepared once and run whenever asked."""
-
     name: str
     values: dict[str, Any]
 

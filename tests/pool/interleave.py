@@ -28,7 +28,6 @@ _BLOCKERS = text("SELECT pg_blocking_pids(:pid)")
 
 
 def pid_of(connection: Connection) -> int:
-    """The connection's server process."""
     return connection.connection.driver_connection.info.backend_pid
 
 
@@ -191,7 +190,6 @@ def all_of(engine: Engine, processes: int, load: Load, *, working: bool) -> Seen
 
 
 def work(begin: Callable[[], Any]) -> None:
-    """Claim what is due and let it succeed."""
     with begin() as connection:
         tasks = claim_next(connection, ["default"], 20, claimer(), uuid4())
     with begin() as connection:

@@ -19,7 +19,7 @@ LEASE = timedelta(seconds=30)
 
 
 @pytest.fixture
-def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
+def sides(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
     with engine.begin() as connection:
         insert_resources(connection, ask_of(exclusive=["a", "b"]))
     with two(engine) as both:
@@ -38,8 +38,8 @@ def held(connection: Connection, *, over: bool = False) -> LockRequest:
     return ask
 
 
-def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pair: tuple) -> None:
-    one, other = pair
+def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, sides: tuple) -> None:
+    one, other = sides
     assert isinstance(acquire(one, ask_of(exclusive=["a", "b"])), GrantedLocks)
     second = blocked(engine, other, one, lambda c: acquire(c, ask_of(exclusive=["b"])))
     one.commit()
@@ -47,14 +47,14 @@ def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pa
 
 
 @pytest.mark.parametrize("first", ["takes", "stands in line"])
-def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
-    engine: Engine, pair: tuple, first: str
+def test_who_decides_at_once_takes_nothing_decided(
+    engine: Engine, sides: tuple, first: str
 ) -> None:
     """One statement began before the other one's commit: it sees neither its grant nor its place.
 
     Who stands in line for a group does so for b, too, which is free.
     """
-    one, other = pair
+    one, other = sides
     if first == "stands in line":
         held(one)
     acquire(one, ask_of(exclusive=["a", "b"]), waits=True)
@@ -67,17 +67,17 @@ def test_who_decides_at_once_takes_nothing_that_was_decided_meanwhile(
     assert not isinstance(acquire_at_once(other, ask), GrantedLocks)
 
 
-def test_what_is_free_is_taken_at_once_and_what_is_over_is_not(pair: tuple) -> None:
-    one, other = pair
+def test_what_is_free_is_taken_at_once_and_what_is_over_is_not(sides: tuple) -> None:
+    one, other = sides
     assert isinstance(acquire_at_once(one, ask_of(timedelta(0), exclusive="a")), GrantedLocks)
     one.commit()
     assert acquire_at_once(other, ask_of(exclusive="a")) is None
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
-def test_only_a_grant_waits_for_the_disk(pair: tuple) -> None:
+def test_only_a_grant_waits_for_the_disk(sides: tuple) -> None:
     """What else is lost in a crash of the server, nobody relies on."""
-    one, other = pair
+    one, other = sides
     flushed = text("SELECT current_setting('synchronous_commit')")
     ask = ask_of(exclusive="a")
 
@@ -95,9 +95,11 @@ def test_only_a_grant_waits_for_the_disk(pair: tuple) -> None:
     assert one.execute(flushed).scalar() == "off"
 
 
-def test_groups_that_overlap_crosswise_are_locked_in_one_order(engine: Engine, pair: tuple) -> None:
+def test_groups_that_overlap_crosswise_are_locked_in_one_order(
+    engine: Engine, sides: tuple
+) -> None:
     """The one that comes second holds nothing while it waits: no deadlock."""
-    one, other = pair
+    one, other = sides
     acquire(one, ask_of(exclusive=["b", "a"]))
 
     second = blocked(
@@ -111,8 +113,8 @@ def test_groups_that_overlap_crosswise_are_locked_in_one_order(engine: Engine, p
         assert third.execute(free).scalar() == 1
 
 
-def test_a_renewal_is_open_then_nobody_takes_the_lock_over(pair: tuple) -> None:
-    one, other = pair
+def test_a_renewal_is_open_then_nobody_takes_the_lock_over(sides: tuple) -> None:
+    one, other = sides
     ask = held(one, over=True)
     renew(one, [ask.token], LEASE)
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
@@ -121,8 +123,8 @@ def test_a_renewal_is_open_then_nobody_takes_the_lock_over(pair: tuple) -> None:
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
-def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair: tuple) -> None:
-    one, other = pair
+def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(sides: tuple) -> None:
+    one, other = sides
     ask = held(one, over=True)
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
     renew(one, [ask.token], LEASE)
@@ -131,26 +133,18 @@ def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair
     assert renew(one, [ask.token], LEASE) == {ask.token}
 
 
-def test_a_guard_waits_for_an_open_take_over_and_fails(engine: Engine, pair: tuple) -> None:
-    one, other = pair
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_guard_waits_for_a_take_over_and_its_end(engine: Engine, sides: tuple, end: str) -> None:
+    one, other = sides
     ask = held(one, over=True)
     acquire(other, ask_of(exclusive="a"))
     check = blocked(engine, one, other, lambda c: guard(c, ask.token))
-    other.commit()
-    assert check.result() is False
+    getattr(other, end)()
+    assert check.result() is (end == "rollback")
 
 
-def test_a_take_over_rolls_back_then_the_guard_holds(engine: Engine, pair: tuple) -> None:
-    one, other = pair
-    ask = held(one, over=True)
-    acquire(other, ask_of(exclusive="a"))
-    check = blocked(engine, one, other, lambda c: guard(c, ask.token))
-    other.rollback()
-    assert check.result() is True
-
-
-def test_an_open_guard_stops_take_overs_not_renewals(engine: Engine, pair: tuple) -> None:
-    one, other = pair
+def test_an_open_guard_stops_take_overs_not_renewals(engine: Engine, sides: tuple) -> None:
+    one, other = sides
     ask = held(one, over=True)
     assert guard(one, ask.token)
 
@@ -167,8 +161,8 @@ def test_an_open_guard_stops_take_overs_not_renewals(engine: Engine, pair: tuple
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
-def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tuple) -> None:
-    one, other = pair
+def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(sides: tuple) -> None:
+    one, other = sides
     ask = held(one, over=True)
     release(one, ask.token)
     assert not isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
@@ -179,8 +173,8 @@ def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tup
     assert isinstance(acquire(other, ask_of(exclusive="a")), GrantedLocks)
 
 
-def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
-    one, other = pair
+def test_a_release_that_rolls_back_leaves_the_lock(sides: tuple) -> None:
+    one, other = sides
     ask = held(one)
     release(one, ask.token)
     one.rollback()
@@ -188,8 +182,8 @@ def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
     assert guard(one, ask.token)
 
 
-def test_two_open_up_the_same_resources_in_any_order(engine: Engine, pair: tuple) -> None:
-    one, other = pair
+def test_two_open_up_the_same_resources_in_any_order(engine: Engine, sides: tuple) -> None:
+    one, other = sides
     insert_resources(one, ask_of(exclusive=["new", "a", "newer"]))
     second = blocked(
         engine, other, one, lambda c: insert_resources(c, ask_of(shared=["newer", "new"]))

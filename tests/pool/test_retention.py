@@ -178,22 +178,21 @@ def test_the_wait_for_the_lock_is_a_tenth_of_a_second() -> None:
     assert retention.LOCK_WAIT == "100ms"
 
 
-DAY_OF_PARTITIONS = datetime(2041, 5, 6, tzinfo=UTC)
-NOON_OF_PARTITIONS = DAY_OF_PARTITIONS + timedelta(hours=12)
+DAY_2041 = datetime(2041, 5, 6, tzinfo=UTC)
+NOON_2041 = DAY_2041 + timedelta(hours=12)
 
 
 @pytest.fixture
 def clean_day(engine: Engine) -> Iterator[datetime]:
     """A day without a partition, before and after."""
-    yield DAY_OF_PARTITIONS
+    yield DAY_2041
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS task_completed_p20410506"))
 
 
 def partition_of(connection: Connection, task_id: int) -> str:
     return connection.execute(
-        text("SELECT tableoid::regclass::text FROM task_completed WHERE id = :id"),
-        {"id": task_id},
+        text("SELECT tableoid::regclass::text FROM task_completed WHERE id = :id"), {"id": task_id}
     ).scalar_one()
 
 
@@ -204,24 +203,19 @@ def finish(connection: Connection, now: datetime) -> int:
 
 
 def test_partitions_are_missing_from_today_to_fourteen_days_ahead(connection: Connection) -> None:
-    days = missing_partitions(connection, now=NOON_OF_PARTITIONS)
-    assert days == [DAY_OF_PARTITIONS + timedelta(days=n) for n in range(DAYS_AHEAD + 1)]
+    days = missing_partitions(connection, now=NOON_2041)
+    assert days == [DAY_2041 + timedelta(days=n) for n in range(DAYS_AHEAD + 1)]
 
 
 def test_today_is_the_day_in_utc_whatever_the_sessions_zone(connection: Connection) -> None:
     connection.execute(text("SET LOCAL timezone = 'Pacific/Kiritimati'"))
-    assert (
-        missing_partitions(connection, now=DAY_OF_PARTITIONS + timedelta(hours=23))[0]
-        == DAY_OF_PARTITIONS
-    )
+    assert missing_partitions(connection, now=DAY_2041 + timedelta(hours=23))[0] == DAY_2041
 
 
 def test_a_partition_that_was_made_is_not_missing(connection: Connection) -> None:
-    for day in missing_partitions(connection, now=NOON_OF_PARTITIONS)[:3]:
+    for day in missing_partitions(connection, now=NOON_2041)[:3]:
         add_partition(connection, day)
-    assert missing_partitions(connection, now=NOON_OF_PARTITIONS)[
-        0
-    ] == DAY_OF_PARTITIONS + timedelta(days=3)
+    assert missing_partitions(connection, now=NOON_2041)[0] == DAY_2041 + timedelta(days=3)
 
 
 def test_the_shared_database_has_its_partitions_from_today_on(connection: Connection) -> None:
@@ -234,31 +228,31 @@ def test_the_shared_database_has_its_partitions_from_today_on(connection: Connec
 @pytest.mark.parametrize(
     ("at", "partition"),
     [
-        (DAY_OF_PARTITIONS, "task_completed_p20410506"),
-        (DAY_OF_PARTITIONS + timedelta(days=1, microseconds=-1), "task_completed_p20410506"),
-        (DAY_OF_PARTITIONS + timedelta(days=1), "task_completed_default"),
-        (DAY_OF_PARTITIONS - timedelta(microseconds=1), "task_completed_default"),
+        (DAY_2041, "task_completed_p20410506"),
+        (DAY_2041 + timedelta(days=1, microseconds=-1), "task_completed_p20410506"),
+        (DAY_2041 + timedelta(days=1), "task_completed_default"),
+        (DAY_2041 - timedelta(microseconds=1), "task_completed_default"),
     ],
 )
 def test_a_row_lands_in_the_partition_of_the_day_on_which_it_finished(
     connection: Connection, at: datetime, partition: str
 ) -> None:
     connection.execute(text("SET LOCAL timezone = 'America/Los_Angeles'"))
-    add_partition(connection, DAY_OF_PARTITIONS)
+    add_partition(connection, DAY_2041)
     task_id = finish(connection, at)
     assert partition_of(connection, task_id) == partition
 
 
 def test_a_row_in_a_partition_is_found_by_id_and_dropped_with_it(connection: Connection) -> None:
-    add_partition(connection, DAY_OF_PARTITIONS)
-    task_id = finish(connection, NOON_OF_PARTITIONS)
+    add_partition(connection, DAY_2041)
+    task_id = finish(connection, NOON_2041)
     assert get(connection, task_id) is not None
     connection.execute(text("DROP TABLE task_completed_p20410506"))
     assert get(connection, task_id) is None
 
 
 def test_a_partition_has_the_indexes_and_checks_of_its_parent(connection: Connection) -> None:
-    add_partition(connection, DAY_OF_PARTITIONS)
+    add_partition(connection, DAY_2041)
 
     names = connection.execute(
         text("SELECT indexdef FROM pg_indexes WHERE tablename = 'task_completed_p20410506'")
@@ -270,20 +264,20 @@ def test_a_partition_has_the_indexes_and_checks_of_its_parent(connection: Connec
                 "INSERT INTO task_completed (id, name, state, finished_at)"
                 " VALUES (1, 't', 'PENDING', :at)"
             ),
-            {"at": NOON_OF_PARTITIONS},
+            {"at": NOON_2041},
         )
 
 
 def test_rows_in_the_default_partition_are_noticed(connection: Connection) -> None:
     assert not has_strays(connection)
-    finish(connection, NOON_OF_PARTITIONS)
+    finish(connection, NOON_2041)
     assert has_strays(connection)
 
 
 def test_a_day_with_rows_in_the_default_partition_cannot_be_made(connection: Connection) -> None:
-    finish(connection, NOON_OF_PARTITIONS)
+    finish(connection, NOON_2041)
     with pytest.raises(IntegrityError):
-        add_partition(connection, DAY_OF_PARTITIONS)
+        add_partition(connection, DAY_2041)
 
 
 @pytest.mark.test_all
@@ -291,9 +285,9 @@ def test_a_settle_into_the_default_partition_is_open_then_a_new_day_gives_up_and
     engine: Engine, clean_day: datetime
 ) -> None:
     with two(engine) as (a, b):
-        task = claimed_task(a, now=NOON_OF_PARTITIONS)
+        task = claimed_task(a, now=NOON_2041)
         a.commit()
-        settle_one(a, ending(task), now=NOON_OF_PARTITIONS + timedelta(days=99))
+        settle_one(a, ending(task), now=NOON_2041 + timedelta(days=99))
 
         with pytest.raises(OperationalError, match="lock timeout"):
             add_partition(b, clean_day)
@@ -303,7 +297,7 @@ def test_a_settle_into_the_default_partition_is_open_then_a_new_day_gives_up_and
         b.commit()
 
         assert pool_of_task(a, task.task_id) == "completed SUCCEEDED"
-        assert clean_day not in missing_partitions(b, now=NOON_OF_PARTITIONS)
+        assert clean_day not in missing_partitions(b, now=NOON_2041)
 
 
 def test_an_open_settle_of_today_holds_up_no_new_day(engine: Engine, clean_day: datetime) -> None:
@@ -327,9 +321,9 @@ def test_the_short_lock_timeout_ends_with_its_transaction(engine: Engine, clean_
 
 
 def test_a_day_made_meanwhile_is_only_an_error_of_the_database(connection: Connection) -> None:
-    add_partition(connection, DAY_OF_PARTITIONS)
+    add_partition(connection, DAY_2041)
     with pytest.raises(DBAPIError, match="already exists"):
-        add_partition(connection, DAY_OF_PARTITIONS)
+        add_partition(connection, DAY_2041)
 
 
 WEEK_LATER = NOON + 7 * ONE
@@ -347,8 +341,6 @@ def thin(connection: Connection, *names: str, most: int = LOOKED_AT) -> int:
 
 
 class TestThinning:
-    """One name of a day that stays."""
-
     def test_only_that_name_goes_with_its_history(self, connection: Connection) -> None:
         old_day(connection)
         gone, kept = finished(connection, "mail.send"), finished(connection, "order.pay")
@@ -380,8 +372,6 @@ class TestThinning:
 
 
 class TestByAge:
-    """The error pool."""
-
     def delete(self, connection: Connection, keep: str, most: int = LOOKED_AT) -> int:
         place, total = None, 0
         while True:

@@ -86,25 +86,16 @@ def test_an_instant_is_entered_once_whoever_enters_it(connection: Connection) ->
     )
 
 
-def test_two_that_enter_one_instant_wait_for_each_other_and_one_gets_it(engine: Engine) -> None:
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_of_two_that_enter_one_instant_one_gets_it(engine: Engine, end: str) -> None:
     """Both think that it is theirs: without any lock of the schedule."""
     with engine.begin() as setup:
         key = (scheduled(setup).id, NOON)
     with two(engine) as (a, b):
         assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
         waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
-        a.commit()
-        assert waiting.result() == []
-
-
-def test_if_the_first_of_two_rolls_back_the_second_gets_it(engine: Engine) -> None:
-    with engine.begin() as setup:
-        key = (scheduled(setup).id, NOON)
-    with two(engine) as (a, b):
-        assert scheduling.record_fires(a, {key: Fired.MADE}) == [key]
-        waiting = blocked(engine, b, a, lambda c: scheduling.record_fires(c, {key: Fired.MADE}))
-        a.rollback()
-        assert waiting.result() == [key]
+        getattr(a, end)()
+        assert waiting.result() == ([] if end == "commit" else [key])
 
 
 def test_what_was_queued_is_made_later_once(connection: Connection) -> None:

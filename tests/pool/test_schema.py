@@ -370,7 +370,6 @@ NAME = "no_schema_yet"
 
 @pytest.fixture(scope="module")
 def bare_url(postgres: Any) -> Iterator[str]:
-    """A database without our tables."""
     administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
     with administrator.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {NAME}"))
@@ -399,7 +398,7 @@ def check(refusal: pytest.ExceptionInfo[Any]) -> None:
 
 
 @pytest.mark.parametrize("create", WAYS, ids=["one", "many"])
-def test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it(
+def test_it_is_said_and_the_transaction_failed(
     bare_url: str, create: Callable[[Any], object]
 ) -> None:
     engine = create_engine(bare_url)  # a producer's own: it shows parameters in its errors

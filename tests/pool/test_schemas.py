@@ -77,7 +77,6 @@ class Pools:
 @pytest.fixture
 @starts_processes
 def pools(databases: Databases) -> Iterator[Pools]:
-    """None yet."""
     url = databases.create("schemas")
     engine = create_engine(url)
     with ExitStack() as ends:

@@ -1,4 +1,4 @@
-"""Counts of what became of tasks."""
+"""Counts of what became of tasks, also of successes that left no row; how they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from itertools import accumulate
 import pytest
 from sqlalchemy import Connection, text
 
+from tasks_app import Settings
 from tasks_app.domain.statistics import MOST_KEYS, OTHER, CountedOutcome
+from tasks_app.monitor.metrics import totals as totals_of_scrape
+from tasks_app.monitor.pages.history import read_history
+from tasks_app.monitor.pages.tasks import unkept_of
 from tasks_app.pool.retention import add_partition, partitions
 from tasks_app.pool.statistics.parts import CountPart, add_counts, write_parts
 from tasks_app.pool.statistics.read import (
@@ -21,6 +25,7 @@ from tasks_app.pool.statistics.read import (
     most_failing,
     run_histograms,
     slowest,
+    unkept,
 )
 from tasks_app.pool.statistics.roll_up import (
     _PROBE,
@@ -33,6 +38,8 @@ from tasks_app.pool.statistics.roll_up import (
     roll_up,
 )
 from tasks_app.pool.statistics.totals import keep_totals, totals
+from tasks_app.pool.tables import database_now
+from tests.pool.database import Ask, Verb, statistics
 
 HOUR_OF_READ = Wanted(Grain.MINUTE, timedelta(hours=1))
 NOON = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)
@@ -418,3 +425,98 @@ def put(connection: Connection, slot: str, *parts: CountPart) -> None:
 def numbers(connection: Connection, span: int, columns: str = "name, number") -> list[tuple]:
     query = text(f"SELECT {columns} FROM task_count WHERE span = :span ORDER BY at, name, outcome")
     return [tuple(row) for row in connection.execute(query, {"span": span})]
+
+
+def left_no_row(connection: Connection, number: int, name: str = "sync.price") -> None:
+    at = database_now(connection)
+    done, gone = (part(at, number, name, o) for o in (CountedOutcome.DONE, CountedOutcome.UNKEPT))
+    put(connection, name, done, gone)
+
+
+def test_unkept_ones_are_told_before_and_after_the_roll_up(connection: Connection) -> None:
+    assert unkept(connection) is None
+    left_no_row(connection, 3)
+    left_no_row(connection, 4, "mail")
+    for later in (timedelta(0), timedelta(minutes=3)):
+        found = unkept(connection)
+        assert found is not None
+        assert (found.number, found.names, found.more) == (7, ("mail", "sync.price"), False)
+        only = unkept(connection, name="mail", queue="q")
+        assert only is not None
+        assert only.number == 4
+        assert unkept(connection, name="mail", queue="other") is None
+        roll_up(connection, None, KEPT, now=database_now(connection) + later)
+
+
+def test_unkept_ones_are_told_for_thirty_days(connection: Connection) -> None:
+    put(connection, "a", part(NOON, 3, outcome=CountedOutcome.UNKEPT))
+    roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
+    assert unkept(connection, now=NOON + timedelta(days=29)) is not None
+    assert unkept(connection, now=NOON + timedelta(days=31)) is None
+
+
+def test_of_many_names_of_unkept_ones_the_first_are_named(connection: Connection) -> None:
+    for number in range(7):
+        left_no_row(connection, number + 1, f"n{number}")
+    found = unkept(connection)
+    assert found is not None
+    assert found.words.startswith("28 tasks of n6, n5, n4, n3, n2 and others succeeded")
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [{"pool": "error"}, {"state": "FAILED"}, {"group": "1"}, {"name": "x"}, {"held": True}],
+)
+def test_no_unkept_ones_are_told_of_others(
+    connection: Connection, filters: dict[str, object]
+) -> None:
+    left_no_row(connection, 3)
+    assert unkept_of(connection, filters) is None
+    assert unkept_of(connection, {"state": "succeeded", "queue": "q"}) is not None
+
+
+def test_a_lost_row_is_counted_beside_unkept_ones(connection: Connection) -> None:
+    gone = CountedOutcome.UNKEPT
+    over(connection, 1, 5, 10)
+    put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=gone))
+    roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
+    assert reconcile(connection, NOON) == 3
+    assert numbers(connection, HOUR, "outcome, number") == [(CountedOutcome.DONE, 11), (gone, 6)]
+    assert reconcile(connection, NOON) == 0
+
+
+def test_history_and_metrics_count_unkept_ones_once(connection: Connection) -> None:
+    put(connection, "a", part(NOON, 8), part(NOON, 6, outcome=CountedOutcome.UNKEPT))
+    roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=3))
+    asked = Wanted(Grain.HOUR, timedelta(hours=2))
+    past = read_history(connection, asked, "", now=NOON + timedelta(hours=1))
+    assert (past.done, past.unkept) == (8, 6)
+    counted = [s for s in totals_of_scrape(connection, Settings()) if s.labels[:1] == ("t",)]
+    assert {(s.labels[-1], s.value) for s in counted if len(s.labels) == 3} == {("done", 8)}
+
+
+MINUTES, KEYS, READ = 600, 40, 10
+FULL = f"""
+INSERT INTO task_count (span, at, name, queue, outcome, number, wait_ms, run_ms, waits, runs)
+SELECT 1, date_trunc('minute', now()) - m * interval '1 min', 'n' || k, 'q' || k % 4, 1 + k % 2 * 4,
+    7, 70, 70, array_fill(1, ARRAY[7]), array_fill(1, ARRAY[7])
+FROM generate_series(0, {MINUTES - 1}) AS m, generate_series(0, {KEYS - 1}) AS k
+"""
+LATELY = Wanted(Grain.MINUTE, timedelta(minutes=READ))
+VERBS: dict[str, tuple[Verb, int]] = {
+    "history": (lambda c, _: history(c, LATELY), 0),
+    "history of a name": (lambda c, _: history(c, LATELY._replace(name="n2")), 0),
+    "times": (lambda c, _: run_histograms(c, LATELY, by="queue"), 0),
+    "slowest": (lambda c, _: slowest(c, LATELY), 0),
+    "most failing": (lambda c, _: most_failing(c, LATELY), 0),
+}
+
+
+@statistics
+@pytest.mark.parametrize("verb", VERBS)
+def test_only_rows_of_the_time_are_read(ask: Ask, verb: str) -> None:
+    plan = ask(verb)
+    read = (READ + 2) * KEYS
+    assert plan.indexes == {"task_count_pkey"}
+    assert plan.rows <= 6 * read, plan
+    assert plan.buffers <= read, plan

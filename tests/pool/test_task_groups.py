@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -94,8 +94,7 @@ def test_the_last_success_calls_then(connection: Connection, settle) -> None:
 
 @pytest.mark.parametrize("settle", [by_group, by_one])
 @pytest.mark.parametrize(
-    ("event", "good"),
-    [(Event.SKIP, True), (Event.FAIL, False), (Event.CANCEL, False)],
+    ("event", "good"), [(Event.SKIP, True), (Event.FAIL, False), (Event.CANCEL, False)]
 )
 def test_other_ends_count_as_they_say(connection: Connection, settle, event, good) -> None:
     made = group(connection)
@@ -245,8 +244,7 @@ def cancelled_with_others(connection: Connection, task_id: int) -> None:
 def expired(connection: Connection, task_id: int) -> None:
     past = datetime.now(UTC) - timedelta(minutes=1)
     connection.execute(
-        text("UPDATE task_pending SET expires_at = :at WHERE id = :id"),
-        {"at": past, "id": task_id},
+        text("UPDATE task_pending SET expires_at = :at WHERE id = :id"), {"at": past, "id": task_id}
     )
     assert sweep(connection, [task_id]) == {task_id: State.EXPIRED}
 
@@ -407,28 +405,46 @@ def nobody_in_the_way(*connections: Connection) -> Iterator[None]:
         pytest.fail(f"somebody was in the way: {error}")
 
 
-@pytest.mark.parametrize("settle", [by_one, with_effects])
-def test_the_last_two_wait_for_each_other_and_one_calls(engine: Engine, settle) -> None:
-    made, tasks = prepared(engine)
-    with two(engine) as (a, b):
-        settle(a, tasks[0])
-        other = blocked(engine, b, a, lambda connection: settle(connection, tasks[1]))
-        a.commit()
-        other.result()
-        b.commit()
-    assert outcome_of(engine, made) == ((2, 0, "SUCCEEDED"), "then")
+def ends(place: int, event: Event = Event.SUCCEED, by: Any = by_one) -> Callable[..., Any]:
+    return lambda connection, tasks: by(connection, tasks[place], event)
 
 
-@pytest.mark.parametrize("settle", [by_one, with_effects])
-def test_an_end_that_is_rolled_back_is_not_counted(engine: Engine, settle) -> None:
+def requeues(connection: Connection, tasks: list) -> Requeued:
+    return requeue(connection, tasks[0].task_id)
+
+
+COMPLETE, OPEN = ((2, 0, "SUCCEEDED"), "then"), ((1, 0, None), None)
+MEETINGS: dict[str, tuple] = {
+    "the last two": (None, ends(0), "commit", ends(1), COMPLETE),
+    "the last two with effects": (
+        *(None, ends(0, by=with_effects), "commit", ends(1, by=with_effects), COMPLETE),
+    ),
+    "an end that is rolled back": (None, ends(0), "rollback", ends(1), OPEN),
+    "an end with effects that is rolled back": (
+        *(None, ends(0, by=with_effects), "rollback", ends(1, by=with_effects), OPEN),
+    ),
+    "a requeue that is late": (
+        *(ends(0, Event.FAIL), ends(1), "commit", requeues, ((1, 1, "FAILED"), "else")),
+    ),
+    "a requeue that is early": (ends(0, Event.FAIL), requeues, "commit", ends(1), OPEN),
+}
+"""What was before, what the first does and how it ends, what the second does, what is counted."""
+
+
+@pytest.mark.parametrize("case", MEETINGS.values(), ids=MEETINGS)
+def test_two_that_meet_at_a_group_are_counted_in_turn(engine: Engine, case: tuple) -> None:
+    before, first, end, second, outcome = case
     made, tasks = prepared(engine)
+    if before:
+        with engine.begin() as connection:
+            before(connection, tasks)
     with two(engine) as (a, b):
-        settle(a, tasks[0])
-        other = blocked(engine, b, a, lambda connection: settle(connection, tasks[1]))
-        a.rollback()
-        other.result()
+        first(a, tasks)
+        waiting = blocked(engine, b, a, lambda connection: second(connection, tasks))
+        getattr(a, end)()
+        assert waiting.result() is (Requeued.REQUEUED if second is requeues else None)
         b.commit()
-    assert outcome_of(engine, made) == ((1, 0, None), None)
+    assert outcome_of(engine, made) == outcome
 
 
 def test_a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group(engine: Engine) -> None:
@@ -482,32 +498,6 @@ def test_a_run_that_is_told_to_stop_does_not_stand_in_the_way(engine: Engine) ->
     assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
 
 
-def test_a_requeue_that_is_late_changes_nothing(engine: Engine) -> None:
-    made, tasks = prepared(engine)
-    with engine.begin() as connection:
-        by_one(connection, tasks[0], Event.FAIL)
-    with two(engine) as (a, b):
-        by_one(a, tasks[1])
-        late = blocked(engine, b, a, lambda connection: requeue(connection, tasks[0].task_id))
-        a.commit()
-        assert late.result() is Requeued.REQUEUED
-        b.commit()
-    assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
-
-
-def test_a_requeue_that_is_early_is_waited_for(engine: Engine) -> None:
-    made, tasks = prepared(engine)
-    with engine.begin() as connection:
-        by_one(connection, tasks[0], Event.FAIL)
-    with two(engine) as (a, b):
-        requeue(a, tasks[0].task_id)
-        last = blocked(engine, b, a, lambda connection: by_one(connection, tasks[1]))
-        a.commit()
-        last.result()
-        b.commit()
-    assert outcome_of(engine, made) == ((1, 0, None), None)
-
-
 def test_an_inner_group_that_comes_first_is_waited_for(engine: Engine) -> None:
     outer, tasks = prepared(engine, 1)
     with two(engine) as (a, b):
@@ -556,8 +546,7 @@ def test_a_member_requeued_while_another_fails_the_group_calls_nobody(engine: En
 
 THREADS, STEPS = 6, 120
 GROUPS, MEMBERS = 8, 15
-CAUSE_OF_GROUPS_AT_RANDOM = Cause("E", "no")
-THEN_OF_GROUPS_AT_RANDOM, ELSE_OF_GROUPS_AT_RANDOM = NewTask("then"), NewTask("else")
+THEN_AT_RANDOM, ELSE_AT_RANDOM = NewTask("then"), NewTask("else")
 IN_THE_WAY = ("40P01", "55P03")
 """Deadlocks of those who cancel members of several groups, and long waits."""
 COUNTED = text("""
@@ -622,13 +611,11 @@ class Actor:
                 case 1:
                     rescue_claims(connection, [task.fence], lease=LEASE, max_crashes=1)
                 case 2:
-                    settle_one(
-                        connection, ending(task, Event.FAIL, cause=CAUSE_OF_GROUPS_AT_RANDOM)
-                    )
+                    settle_one(connection, ending(task, Event.FAIL, cause=CAUSE))
                 case _:
                     settle_group(connection, [ending(task)])
         left = [
-            ending(task, event, cause=CAUSE_OF_GROUPS_AT_RANDOM, wait=timedelta(0))
+            ending(task, event, cause=CAUSE, wait=timedelta(0))
             for task in tasks[1:]
             for event in self._dice.choices((Event.SUCCEED, Event.FAIL, Event.SKIP, Event.SNOOZE))
         ]
@@ -646,11 +633,7 @@ def test_what_is_counted_is_what_there_is(engine: Engine, seed: int, requeues: b
         with engine.begin() as connection:
             members = [NewTask("t") for _ in range(MEMBERS)]
             made = create_group(
-                connection,
-                members,
-                then=THEN_OF_GROUPS_AT_RANDOM,
-                on_failure=ELSE_OF_GROUPS_AT_RANDOM,
-                **options,
+                connection, members, then=THEN_AT_RANDOM, on_failure=ELSE_AT_RANDOM, **options
             )
         ids += made.task_ids
     actors = [Actor(engine, ids, 100 * seed + n, requeues=requeues) for n in range(THREADS)]

@@ -25,7 +25,7 @@ GATES = (
         ROOMS,
         " FOR NO KEY UPDATE OF t",
         " ",
-        f"{RACES}two_claims_together_take_no_more_than_a_limit",
+        "tests/pool/flow_control/test_limits.py::test_two_claims_take_no_more_than_a_limit",
     ),
     mutant(
         "keys that are not locked",

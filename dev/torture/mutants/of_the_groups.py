@@ -19,7 +19,7 @@ GROUPS_AND_PROGRESS = (
         COUNT,
         "SET succeeded = g.succeeded + ",
         "SET succeeded = (SELECT s.succeeded FROM {GROUP} s WHERE s.id = g.id) + ",
-        f"{GROUPS}the_last_two_wait_for_each_other_and_one_calls",
+        f"{GROUPS}two_that_meet_at_a_group_are_counted_in_turn[the last two]",
     ),
     mutant(
         "group that counts after its end",

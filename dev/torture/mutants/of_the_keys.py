@@ -93,7 +93,7 @@ KEYS = (
         "tasks_app/batch/execution/partition_run.py",
         "                partition_progress.check_deferred(self._task.connection)\n",
         "",
-        f"{DEFERRED}rows_that_a_commit_would_refuse_are_left_out",
+        f"{DEFERRED}rows_no_commit_takes_are_left_out",
     ),
     mutant(
         "constraints that wait for the COMMIT",
@@ -101,7 +101,7 @@ KEYS = (
         "tasks_app/batch/execution/chunk.py",
         "                    partition_progress.try_deferred(self._ctx.connection)\n",
         "",
-        f"{DEFERRED}rows_that_a_commit_would_refuse_are_left_out",
+        f"{DEFERRED}rows_no_commit_takes_are_left_out",
     ),
     mutant(
         "constraints that are not deferred again",

@@ -26,7 +26,7 @@ LOCKS = (
         ACQUIRE,
         "USING (resource, version)",
         "USING (resource)",
-        f"{RACES}who_decides_at_once_takes_nothing_that_was_decided_meanwhile",
+        f"{RACES}who_decides_at_once_takes_nothing_decided",
     ),
     mutant(
         "lock whose line leaves no trace on what was free",
@@ -34,7 +34,7 @@ LOCKS = (
         ACQUIRE,
         "WHERE r.resource = w.resource AND {enters}",
         "WHERE r.resource = w.resource AND v.granted",
-        f"{RACES}who_decides_at_once_takes_nothing_that_was_decided_meanwhile",
+        f"{RACES}who_decides_at_once_takes_nothing_decided",
     ),
     mutant(
         "lock granted before it is on the disk",

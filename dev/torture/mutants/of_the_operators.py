@@ -155,7 +155,7 @@ OPERATORS = (
         "tasks_app/pool/operations/grants.py",
         '_CREATE = f"SELECT ({_STANDING}), INSERT ON {t.PENDING}"',
         '_CREATE = f"SELECT, INSERT ON {t.PENDING}"',
-        "tests/pool/operations/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
+        "tests/pool/operations/test_grants.py::test_a_role_may_do_its_own",
     ),
     mutant(
         "logs: values of payloads",
@@ -188,7 +188,7 @@ OPERATORS = (
         "        schema_error = _schema_error(error)\n        if not schema_error:\n"
         "            raise\n    raise SchemaError(schema_error)  # outside",
         "        raise\n    raise SchemaError(schema_error)  # outside",
-        "tests/pool/test_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
+        "tests/pool/test_schema.py::test_it_is_said_and_the_transaction_failed",
     ),
     mutant(
         "explain: the broker",

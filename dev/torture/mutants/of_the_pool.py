@@ -83,7 +83,7 @@ POOL = (
         """SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})""",
         """SELECT p.id FROM {PENDING} p WHERE p.state = '{State.RUNNING}' AND p.owner IN (
             SELECT owner FROM {PENDING} o WHERE o.id = ANY(CAST(:ids AS bigint[]))) {_LOCK})""",
-        "tests/pool/runs/test_leases.py::test_a_stale_fence_renews_nothing",
+        "tests/pool/runs/test_leases.py::test_a_stale_fence_gets_and_changes_nothing",
         "tests/pool/runs/test_leases.py::test_other_claims_of_the_same_owner_are_not_renewed",
     ),
     mutant(
@@ -198,7 +198,7 @@ POOL = (
         'over = {"grace": timedelta(0), "now": now}',
         'over = {"grace": timedelta(0),\n'
         '        "now": now or __import__("datetime").datetime.now().astimezone()}',
-        "tests/pool/connection/test_clock.py::test_a_rescue_goes_by_the_databases_clock",
+        "tests/pool/connection/test_connection.py::test_a_rescue_goes_by_the_databases_clock",
     ),
     mutant(
         "a worker's clock says how long a claim holds",
@@ -207,7 +207,7 @@ POOL = (
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))),\n'
         '              "now": now or __import__("datetime").datetime.now().astimezone()}',
-        "tests/pool/connection/test_clock.py::test_a_claim_goes_by_the_databases_clock",
+        "tests/pool/connection/test_connection.py::test_a_claim_goes_by_the_databases_clock",
     ),
     mutant(
         "a unique_key that is looked up and not locked",
@@ -215,8 +215,8 @@ POOL = (
         "tasks_app/pool/tasks/create.py",
         '{ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
-        "tests/pool/tasks/test_create.py::"
-        "test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit",
+        "tests/pool/tasks/test_races_of_keys.py::"
+        "test_the_second_waits_for_the_first_and_creates_only_after_its_rollback",
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",

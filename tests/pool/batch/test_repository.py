@@ -274,7 +274,7 @@ class TestRuns:
         ("status", "starts"),
         [(status, status in ("PLANNED", "RUNNING", "STOPPED", "FAILED")) for status in Status],
     )
-    def test_what_is_done_with_does_not_start(
+    def test_what_is_over_does_not_start(
         self, connection: Connection, status: Status, starts: bool
     ) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
@@ -291,10 +291,7 @@ class TestRuns:
             connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
         )
         assert marked == [ids[1]]
-        assert [each.error for each in store.find_by_program(connection, "p")] == [
-            "stopped",
-            None,
-        ]
+        assert [each.error for each in store.find_by_program(connection, "p")] == ["stopped", None]
 
 
 def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
@@ -368,7 +365,7 @@ def test_a_default_alone_has_all(connection: Connection) -> None:
         ("int", "RANGE (id)", "FOR VALUES FROM (1) TO (5) PARTITION BY HASH (other)"),
     ],
 )
-def test_what_ranges_cannot_be_aligned_to_is_refused(
+def test_ranges_are_aligned_to_ranges_only(
     connection: Connection, kind: str, by: str, bound: str
 ) -> None:
     make(connection, kind, bound, by=by)
@@ -405,7 +402,7 @@ def orders(connection: Connection) -> Connection:
     return connection
 
 
-def plan_of_of_predicate_plans(connection: Connection, source: Table, partition: Partition) -> str:
+def explained(connection: Connection, source: Table, partition: Partition) -> str:
     relation = find(connection, source)
     own = predicate(partition, relation.key, relation.key_type)
     query = select(literal_column("note")).select_from(relation.rows_of).where(own)
@@ -419,8 +416,8 @@ def test_ranges_and_values_are_found_by_the_index(orders: Connection, key: str) 
     partition = Even(parts=200).plan(orders, source).partitions[7]
     assert partition.range is not None
     values = Partition(1, PartitionKind.VALUES, values=partition.range.bounds)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, partition)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, values)
+    assert "Index" in explained(orders, source, partition)
+    assert "Index" in explained(orders, source, values)
 
 
 def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> None:
@@ -429,8 +426,8 @@ def test_buckets_that_are_stored_are_found_by_the_index(orders: Connection) -> N
     orders.exec_driver_sql("ANALYZE orders")
     stored = Hash(parts=200, column="bucket").plan(orders, source).partitions[7]
     computed = Hash(parts=200).plan(orders, source).partitions[7]
-    assert "Index" in plan_of_of_predicate_plans(orders, source, stored)
-    assert "Seq Scan" in plan_of_of_predicate_plans(orders, source, computed)
+    assert "Index" in explained(orders, source, stored)
+    assert "Seq Scan" in explained(orders, source, computed)
 
 
 def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
@@ -438,5 +435,5 @@ def test_rows_without_a_key_are_found_by_the_index(orders: Connection) -> None:
     source = Table("orders", key="at")
     *ranges, nulls = Even(parts=200).plan(orders, source).partitions
     assert nulls == Partition(201, owns_null=True)
-    assert "Index" in plan_of_of_predicate_plans(orders, source, nulls)
+    assert "Index" in explained(orders, source, nulls)
     assert not any(each.owns_null for each in ranges)  # beside a range it would cost the index

@@ -32,7 +32,6 @@ def database(engine: Engine, database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def registry() -> Registry:
-    """The allow-list."""
     found = Registry()
     sql_handler("add", "INSERT INTO sql_effect VALUES (:n, :note)", registry=found)
     sql_handler("call", "CALL put(:day)", registry=found, retry="7s,1m")

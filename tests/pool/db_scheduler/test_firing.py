@@ -60,7 +60,6 @@ def add(connection: Connection, name: str = "s", task: Any = None, **when: Any) 
 
 
 def jobs(connection: Connection) -> list[CronCall]:
-    """The jobs of the schedules as they stand."""
     rows = [
         row for row in scheduling.find(connection) if why_pg_cron_cannot_fire(row, NOON) is None
     ]
@@ -69,14 +68,12 @@ def jobs(connection: Connection) -> list[CronCall]:
 
 
 def run(connection: Connection, command: str, now: datetime) -> str | None:
-    """Run a job's command at this time."""
     timed = f"{command.removesuffix(')')}, at => '{now.isoformat()}')"
     found: str | None = connection.exec_driver_sql(timed).scalar_one()
     return found
 
 
 def fire(connection: Connection, now: datetime) -> str | None:
-    """Run the job of the only schedule."""
     (job,) = jobs(connection)
     return run(connection, job.command, now)
 
@@ -103,7 +100,6 @@ def stands(engine: Engine) -> dict[str, Any]:
 
 
 def made(engine: Engine) -> list[datetime]:
-    """The instants that have a task."""
     return [at for _, at, outcome, *_ in stands(engine)["fires"] if outcome == "made"]
 
 
@@ -396,8 +392,7 @@ def test_each_instant_comes_once(who: tuple[str, ...], database: Database, engin
     assert [each.next_run_at for each in found] == [each.timing.next_after(now) for each in found]
 
 
-MINUTE_OF_FUNCTIONS = timedelta(minutes=1)
-SETTINGS_OF_FUNCTIONS = Settings()
+DEFAULTS = Settings()
 
 
 def _moved(engine: Engine, rows: str, move: Any) -> list[list[tuple]]:
@@ -433,9 +428,7 @@ def test_the_function_rescues_what_the_rescuer_rescues(database: Database, engin
     python = _moved(
         engine,
         _RUNNING,
-        lambda c: rescue_expired(
-            c, lease=SETTINGS_OF_FUNCTIONS.lease, max_crashes=SETTINGS_OF_FUNCTIONS.max_crashes
-        ),
+        lambda c: rescue_expired(c, lease=DEFAULTS.lease, max_crashes=DEFAULTS.max_crashes),
     )
     # An hour from now the server, which may have just started, is old enough.
     by_function = _moved(
@@ -527,11 +520,11 @@ def test_a_day_python_detached_is_dropped_by_it(database: Database, engine: Engi
 
 def test_status_tells_functions_of_other_settings(database: Database, engine: Engine) -> None:
     with engine.begin() as connection:
-        assert functions.installed(connection, SETTINGS_OF_FUNCTIONS) is Installed.YES
-        other = SETTINGS_OF_FUNCTIONS.model_copy(update={"max_crashes": 9})
+        assert functions.installed(connection, DEFAULTS) is Installed.YES
+        other = DEFAULTS.model_copy(update={"max_crashes": 9})
         assert functions.installed(connection, other) is Installed.OTHERWISE
         assert functions.drop(connection) == 5
-        assert functions.installed(connection, SETTINGS_OF_FUNCTIONS) is Installed.NO
+        assert functions.installed(connection, DEFAULTS) is Installed.NO
 
 
 def test_what_stands_is_not_made_anew(database: Database, engine: Engine) -> None:
@@ -544,7 +537,7 @@ def test_what_stands_is_not_made_anew(database: Database, engine: Engine) -> Non
 
     before = standing()
     with engine.begin() as connection:
-        functions.create(connection, SETTINGS_OF_FUNCTIONS)
+        functions.create(connection, DEFAULTS)
     assert standing() == before
     with engine.begin() as connection:
         functions.create(connection, Settings(lease=timedelta(seconds=99)))

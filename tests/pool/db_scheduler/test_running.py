@@ -24,6 +24,14 @@ _CLAIM = text("SELECT v_id, v_attempt, v_token FROM task_sql_claim()")
 _CARRY_OUT = text("SELECT task_sql_carry_out(:v_id, :v_attempt, :v_token)")
 
 
+def declare(connection: Connection, **statements: str) -> None:
+    """Let the database have these statements and no others."""
+    others = Registry()
+    for name, statement in statements.items():
+        sql_handler(name, statement, registry=others)
+    functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+
+
 def test_statements_run_with_the_types_that_they_ask_for(engine: Engine, ends: Any) -> None:
     evil = "'); DROP TABLE sql_effect; -- $1 %"
     create(engine, "add", {"n": 4, "note": evil})
@@ -192,11 +200,9 @@ def test_its_own_statements_are_planned_as_a_workers_are(engine: Engine) -> None
 
 
 def test_a_statement_is_planned_as_the_role_says(engine: Engine) -> None:
-    others = Registry()
     asked = "INSERT INTO sql_effect SELECT 1, current_setting('jit') || current_setting(:name)"
-    sql_handler("settings", asked, registry=others)
     with engine.begin() as connection:
-        functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        declare(connection, settings=asked)
         theirs = connection.execute(
             text("SELECT current_setting('jit') || current_setting('enable_hashjoin')")
         ).scalar()
@@ -206,13 +212,11 @@ def test_a_statement_is_planned_as_the_role_says(engine: Engine) -> None:
 
 
 def test_a_task_that_lost_its_statement_waits_for_a_worker(engine: Engine, ends: Any) -> None:
-    others = Registry()
-    sql_handler("another", "SELECT 1", registry=others)
     create(engine, "add", {"n": 1, "note": "x"})
     with two(engine) as (a, b):
         claimed = dict(a.execute(_CLAIM).one()._mapping)
         a.commit()
-        functions.create(b, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        declare(b, another="SELECT 1")
         b.commit()
         assert a.execute(_CARRY_OUT, claimed).scalar()
         a.commit()
@@ -231,11 +235,9 @@ def test_masked_tasks_are_left_to_workers(registry: Registry) -> None:
 
 
 def test_a_value_is_as_long_as_its_column(engine: Engine) -> None:
-    others = Registry()
-    sql_handler("code", "INSERT INTO coded VALUES (:code, :bits)", registry=others)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE coded (code char(3), bits bit(3))"))
-        functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        declare(connection, code="INSERT INTO coded VALUES (:code, :bits)")
     create(engine, "code", {"code": "EUR", "bits": "101"})
     run(engine)
     with engine.begin() as connection:
@@ -244,15 +246,13 @@ def test_a_value_is_as_long_as_its_column(engine: Engine) -> None:
 
 
 def test_what_a_deferred_trigger_refuses_is_charged_alone(engine: Engine, ends: Any) -> None:
-    others = Registry()
-    sql_handler("child", "INSERT INTO child VALUES (:n)", registry=others)
-    sql_handler("free", "INSERT INTO sql_effect VALUES (1, 'x')", registry=others)
     with engine.begin() as connection:
         connection.execute(
             text("""CREATE TABLE parent (n int PRIMARY KEY);
                 CREATE TABLE child (n int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)""")
         )
-        functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        free = "INSERT INTO sql_effect VALUES (1, 'x')"
+        declare(connection, child="INSERT INTO child VALUES (:n)", free=free)
     create(engine, "child", {"n": 1})
     create(engine, "free")
     run(engine)
@@ -266,14 +266,11 @@ def test_what_a_deferred_trigger_refuses_is_charged_alone(engine: Engine, ends: 
 @pytest.mark.parametrize("sets", ["search_path TO pg_catalog", "ROLE pg_monitor", "jit TO off"])
 def test_what_a_procedure_sets_is_taken_back(engine: Engine, ends: Any, sets: str) -> None:
     seen = "concat_ws(' ', current_user, current_setting('search_path'), current_setting('jit'))"
-    others = Registry()
-    sql_handler("sets", "CALL sets()", registry=others)
-    sql_handler("sees", f"INSERT INTO sql_effect VALUES (1, {seen})", registry=others)
     with engine.begin() as connection:
         connection.execute(
             text(f"CREATE PROCEDURE sets() LANGUAGE plpgsql AS 'BEGIN SET {sets}; END'")
         )
-        functions.create(connection, SETTINGS, sql_tasks_of(others, SETTINGS, leave=False))
+        declare(connection, sets="CALL sets()", sees=f"INSERT INTO sql_effect VALUES (1, {seen})")
         as_before = connection.execute(text(f"SELECT {seen}")).scalar()
     create(engine, "sets")
     create(engine, "sees")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -114,88 +116,47 @@ def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Con
     assert not leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "again"})
 
 
-def test_of_two_one_takes_what_is_new(engine: Engine, pair: tuple[Connection, Connection]) -> None:
-    a, b = pair
-    hold(a, BEAT)
-    second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-    a.commit()
-    assert second.result() is None
-    b.rollback()
-    assert holder(b) == BEAT
+def asks(who: UUID) -> Callable[[Connection], Any]:
+    return lambda connection: hold(connection, who)
 
 
-def test_the_first_rolls_back_then_the_second_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
+def gives_back(connection: Connection) -> None:
+    leader_lease.release_lease(connection, SCAN, BEAT)
+
+
+def notes(connection: Connection) -> bool:
+    return leader_lease.add_notes(connection, SCAN, BEAT, {"daily": "x"})
+
+
+MEETINGS: dict[str, tuple] = {
+    "of two one takes what nobody had": (None, asks(BEAT), "commit", asks(OTHER), BEAT),
+    "the first rolls back": (None, asks(BEAT), "rollback", asks(OTHER), OTHER),
+    "of two one takes what is over": ((STANDBY, NOON), asks(BEAT), "commit", asks(OTHER), BEAT),
+    # The renewal is late by the clock of nobody but the database, and is not yet committed.
+    "it is renewed when it is over": ((BEAT, NOON), asks(BEAT), "commit", asks(OTHER), BEAT),
+    "it is given back": ((BEAT, None), gives_back, "commit", asks(OTHER), OTHER),
+    "beat takes over from a standby": ((STANDBY, None), asks(BEAT), "commit", asks(STANDBY), BEAT),
+    # So it does not fire what the new leader fires.
+    "a leader that was asleep notes something": ((BEAT, NOON), asks(OTHER), "commit", notes, OTHER),
+}
+"""Who had it since when, what the first does and how it ends, what the second does, who has it."""
+
+
+@pytest.mark.parametrize("case", MEETINGS.values(), ids=MEETINGS)
+def test_the_second_waits_for_the_end_of_the_first(
+    engine: Engine, pair: tuple[Connection, Connection], case: tuple
 ) -> None:
+    before, first, end, second, leads = case
     a, b = pair
-    hold(a, BEAT)
-    second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-    a.rollback()
-    assert second.result() is not None
-
-
-def test_of_two_one_takes_what_is_over(engine: Engine, pair: tuple[Connection, Connection]) -> None:
-    a, b = pair
-    hold(a, STANDBY, NOON)
-    a.commit()
-    hold(a, BEAT)
-    second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-    a.commit()
-    assert second.result() is None
-
-
-def test_it_is_renewed_while_another_sees_it_over_then_it_stays(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
-    """The renewal is late by the clock of nobody but the database, and is not yet committed."""
-    a, b = pair
-    hold(a, BEAT, NOON)
-    a.commit()
-    hold(a, BEAT)
-    late = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-    a.commit()
-    assert late.result() is None
-    b.rollback()
-    assert holder(b) == BEAT
-
-
-def test_it_is_given_back_while_another_asks_then_that_one_has_it(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
-    a, b = pair
-    hold(a, BEAT)
-    a.commit()
-    leader_lease.release_lease(a, SCAN, BEAT)
-    waiting = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
-    a.commit()
-    assert waiting.result() is not None
-
-
-def test_a_standby_renews_while_beat_takes_over_then_beat_leads(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
-    a, b = pair
-    hold(a, STANDBY)
-    a.commit()
-    hold(a, BEAT)
-    renewal = blocked(engine, b, a, lambda connection: hold(connection, STANDBY))
-    a.commit()
-    assert renewal.result() is None
-    b.rollback()
-    assert holder(b) == BEAT
-
-
-def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
-    engine: Engine, pair: tuple[Connection, Connection]
-) -> None:
-    """So it does not fire what the new leader fires."""
-    a, b = pair
-    hold(a, BEAT, NOON)
-    a.commit()
-    hold(a, OTHER)
-    noting = blocked(engine, b, a, lambda c: leader_lease.add_notes(c, SCAN, BEAT, {"daily": "x"}))
-    a.commit()
-    assert not noting.result()
+    if before:
+        hold(a, *before)
+        a.commit()
+    first(a)
+    waiting = blocked(engine, b, a, second)
+    getattr(a, end)()
+    assert bool(waiting.result()) is (leads == OTHER and second is not notes)
+    b.commit()
+    assert holder(b) == leads
 
 
 def test_work_leaves_a_mark_that_leads_nobody(connection: Connection) -> None:

@@ -181,23 +181,22 @@ def test_a_running_task_is_quiet_until_its_lease_is_over(connection: Connection)
     assert check_idle(connection, now=NOON + LEASE + timedelta(microseconds=1)).expired
 
 
-LATER_OF_PARK = NOON + timedelta(minutes=1)
+PARKED_AT = NOON + timedelta(minutes=1)
 WAIT = timedelta(seconds=15)
 
 
 def test_a_parked_row_is_hidden_from_the_scan_for_its_time(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park_tasks(connection, [task_id], unknown("new.name"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [task_id], unknown("new.name"), WAIT, now=PARKED_AT)
     assert (
-        find_due(connection, {"default": 9}, now=LATER_OF_PARK + WAIT - timedelta(microseconds=1))
-        == []
+        find_due(connection, {"default": 9}, now=PARKED_AT + WAIT - timedelta(microseconds=1)) == []
     )
-    assert find_due(connection, {"default": 9}, now=LATER_OF_PARK + WAIT)[0].ids == [task_id]
+    assert find_due(connection, {"default": 9}, now=PARKED_AT + WAIT)[0].ids == [task_id]
 
 
 def test_a_parked_row_says_why(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park_tasks(connection, [task_id], unknown("new.name"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [task_id], unknown("new.name"), WAIT, now=PARKED_AT)
     task = get(connection, task_id)
     assert task is not None
     assert task.parked == "no live worker of this queue has a handler named new.name"
@@ -206,7 +205,7 @@ def test_a_parked_row_says_why(connection: Connection) -> None:
 def test_parking_burns_nothing_and_keeps_due_at(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
     before = row_of(connection, task_id)._mapping
-    park_tasks(connection, [task_id], unknown("paused"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [task_id], unknown("paused"), WAIT, now=PARKED_AT)
     after = row_of(connection, task_id)._mapping
     assert {k for k in before if before[k] != after[k]} == {
         *("scan_at", "parked", "parked_kind", "parked_for")
@@ -217,30 +216,28 @@ def test_parking_burns_nothing_and_keeps_due_at(connection: Connection) -> None:
 def test_a_running_row_is_not_parked(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
     before = row_of(connection, task.task_id)
-    park_tasks(connection, [task.task_id], unknown("late"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [task.task_id], unknown("late"), WAIT, now=PARKED_AT)
     assert row_of(connection, task.task_id) == before
 
 
 def test_a_row_that_is_not_due_for_the_scan_stays_where_it_is(connection: Connection) -> None:
-    task_id = pending_task(connection, run_at=LATER_OF_PARK + timedelta(microseconds=1))
+    task_id = pending_task(connection, run_at=PARKED_AT + timedelta(microseconds=1))
     before = row_of(connection, task_id)
-    park_tasks(connection, [task_id], unknown("early"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [task_id], unknown("early"), WAIT, now=PARKED_AT)
     assert row_of(connection, task_id) == before
 
 
 def test_a_parked_row_is_not_pushed_further_by_a_second_message(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park_tasks(connection, [task_id], unknown("first"), WAIT, now=LATER_OF_PARK)
-    park_tasks(
-        connection, [task_id], unknown("second"), WAIT, now=LATER_OF_PARK + timedelta(seconds=1)
-    )
+    park_tasks(connection, [task_id], unknown("first"), WAIT, now=PARKED_AT)
+    park_tasks(connection, [task_id], unknown("second"), WAIT, now=PARKED_AT + timedelta(seconds=1))
     row = row_of(connection, task_id)
-    assert (row.parked_for, row.scan_at) == ("first", LATER_OF_PARK + WAIT)
+    assert (row.parked_for, row.scan_at) == ("first", PARKED_AT + WAIT)
 
 
 def test_only_the_named_rows_are_parked(connection: Connection) -> None:
     ids = [pending_task(connection, run_at=NOON) for _ in range(2)]
-    park_tasks(connection, [ids[0], ids[0], 10**15], unknown("x"), WAIT, now=LATER_OF_PARK)
+    park_tasks(connection, [ids[0], ids[0], 10**15], unknown("x"), WAIT, now=PARKED_AT)
     assert [row_of(connection, i).parked_for for i in ids] == ["x", None]
 
 

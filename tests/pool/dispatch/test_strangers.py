@@ -122,7 +122,7 @@ ILLEGAL = [
     ILLEGAL,
     ids=[f"{n}-{constraint}" for n, (constraint, _) in enumerate(ILLEGAL)],
 )
-def test_an_illegal_row_is_refused_by_a_constraint_that_says_why(
+def test_a_constraint_refuses_an_illegal_row(
     connection: Connection, constraint: str, columns
 ) -> None:
     with pytest.raises(IntegrityError, match=constraint):
@@ -304,7 +304,7 @@ def test_the_view_shows_each_task_once_with_its_pool(connection: Connection) -> 
 
 
 @pytest.mark.parametrize("poison", ['{"x": 1e100000}', '{"a": "' + "x" * 2_000_000 + '"}'])
-def test_a_payload_written_past_us_that_cannot_be_read_hurts_only_itself(
+def test_an_unreadable_payload_past_us_hurts_only_itself(
     connection: Connection, poison: str
 ) -> None:
     bad = insert(connection)

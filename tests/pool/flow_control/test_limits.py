@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -156,7 +157,7 @@ def made(connection: Connection, *keys: str | Sequence[str]) -> list[int]:
     return ids
 
 
-def passing_of_several_limit_keys(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
+def passing_keys(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
     found = order_and_limits.waiting(connection, ids)
     insert_gates(connection, found.gates)
     connection.commit()
@@ -164,10 +165,10 @@ def passing_of_several_limit_keys(connection: Connection, ids: Sequence[int]) ->
 
 
 def passed(connection: Connection, ids: Sequence[int]) -> list[int]:
-    return [task.task_id for task in passing_of_several_limit_keys(connection, ids)]
+    return [task.task_id for task in passing_keys(connection, ids)]
 
 
-def wake_of_several_limit_keys(connection: Connection, some: Sequence[Gate]) -> list[int]:
+def wake_of(connection: Connection, some: Sequence[Gate]) -> list[int]:
     limits = order_and_limits.read_limits(connection)
     waited = waiting_list.gates_with_waiters(connection, some)
     rooms = capacities_of(connection, lock_buckets(connection, waited), limits)
@@ -193,11 +194,11 @@ def test_a_task_runs_only_while_there_is_room_under_each_key(connection: Connect
 def test_who_is_held_by_any_key_waits_in_its_line(connection: Connection, keys: list[str]) -> None:
     limited(connection, 1, 5)
     before, behind = made(connection, BANK.key, keys)
-    (task,) = passing_of_several_limit_keys(connection, [before, behind])
+    (task,) = passing_keys(connection, [before, behind])
     assert row_of(connection, behind).parked_for == BANK.key
     settle_one(connection, ending(task))
-    assert wake_of_several_limit_keys(connection, [TENANT]) == []
-    assert wake_of_several_limit_keys(connection, [BANK]) == [behind]
+    assert wake_of(connection, [TENANT]) == []
+    assert wake_of(connection, [BANK]) == [behind]
     assert passed(connection, [behind]) == [behind]
     assert running(connection) == [1, 1]
 
@@ -205,13 +206,10 @@ def test_who_is_held_by_any_key_waits_in_its_line(connection: Connection, keys: 
 def test_a_wake_up_passes_over_those_that_their_other_key_holds(connection: Connection) -> None:
     limited(connection, 1, 1)
     of_tenant, of_bank, both, last = made(connection, TENANT.key, BANK.key, BOTH, BANK.key)
-    ran = {
-        t.task_id: t
-        for t in passing_of_several_limit_keys(connection, [of_tenant, of_bank, both, last])
-    }
+    ran = {t.task_id: t for t in passing_keys(connection, [of_tenant, of_bank, both, last])}
     assert [row_of(connection, i).parked_for for i in (both, last)] == [BANK.key, BANK.key]
     settle_one(connection, ending(ran[of_bank]))
-    assert wake_of_several_limit_keys(connection, [BANK])[-1:] == [last]
+    assert wake_of(connection, [BANK])[-1:] == [last]
     assert passed(connection, [last]) == [last]
 
 
@@ -240,19 +238,19 @@ ENDS: dict[str, Callable[[Connection, ClaimedTask], object]] = {
 def test_however_a_run_ends_all_of_its_places_are_free(connection: Connection, end: str) -> None:
     limited(connection, 1, 1)
     first, *others = made(connection, BOTH, BANK.key, TENANT.key)
-    (task,) = passing_of_several_limit_keys(connection, [first, *others])
+    (task,) = passing_keys(connection, [first, *others])
     ENDS[end](connection, task)
     assert running(connection) == [0, 0]
     gates = order_and_limits.gates_of_tasks(connection, [first])
     assert set(gates) == {BANK, TENANT}
-    assert sorted(wake_of_several_limit_keys(connection, gates)) == others
+    assert sorted(wake_of(connection, gates)) == others
     assert passed(connection, others) == others
 
 
 def test_a_task_comes_back_with_all_of_its_keys(connection: Connection) -> None:
     limited(connection, 1, 1)
     (task_id,) = made(connection, BOTH)
-    (task,) = passing_of_several_limit_keys(connection, [task_id])
+    (task,) = passing_keys(connection, [task_id])
     settle_one(connection, ending(task, Event.FAIL))
     requeue(connection, task_id)
     row = row_of(connection, task_id)
@@ -289,7 +287,7 @@ def test_claims_in_opposite_orders_neither_deadlock_nor_share(engine: Engine, pa
     a, b = pair
     limited(a, 1, 1)
     one, other = made(a, BOTH, BOTH[::-1])
-    (task,) = passing_of_several_limit_keys(a, [one])
+    (task,) = passing_keys(a, [one])
 
     waiting = blocked(engine, b, a, lambda c: passed(c, [other]))
     a.commit()
@@ -300,7 +298,7 @@ def test_claims_in_opposite_orders_neither_deadlock_nor_share(engine: Engine, pa
     b.commit()
     settle_one(a, ending(task))
     a.commit()
-    assert wake_of_several_limit_keys(a, [TENANT]) == [other]
+    assert wake_of(a, [TENANT]) == [other]
     a.commit()
     assert passed(b, [other]) == [other]
 
@@ -326,7 +324,6 @@ def test_a_claim_that_is_rolled_back_leaves_no_place_taken(engine: Engine, pair:
 
 
 def short(connection: Connection, ids: Sequence[int]) -> list[ClaimedTask]:
-    """Claim; the locks are held until the transaction ends."""
     return claim(connection, list(lock_gates(connection, ids)), claimer(), uuid4(), Claims.CLEAR)
 
 
@@ -341,18 +338,16 @@ def at_length(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [task.task_id for task in let_pass(connection, found, claimer(), uuid4())[0]]
 
 
-WAYS = [(shortly, shortly), (shortly, at_length), (at_length, shortly)]
+WAYS = list(itertools.product((shortly, at_length), repeat=2))
 
 
-def made_of_clear_gates(connection: Connection, number: int, **options) -> list[int]:
+def made_tasks(connection: Connection, number: int, **options) -> list[int]:
     ids = [int(pending_task(connection, **options)) for _ in range(number)]
     connection.commit()
     return ids
 
 
-def limited_of_clear_gates(
-    connection: Connection, most: int | None, target: str = "l", **rate
-) -> None:
+def limited_key(connection: Connection, most: int | None, target: str = "l", **rate) -> None:
     set_limit(connection, Limit(GateKind.KEY, target, most, **rate))
     connection.commit()
 
@@ -409,22 +404,24 @@ def test_of_two_claims_of_one_key_the_second_waits_and_finds_it_taken(
     engine: Engine, pair: Pair, first, second, known: bool
 ) -> None:
     a, b = pair
-    one = made_of_clear_gates(a, 1, order_key="k")[0]
+    one = made_tasks(a, 1, order_key="k")[0]
     if known:
         insert_gates(a, [Gate(GateKind.ORDER, "k")])
         a.commit()
     assert first(a, [one]) == [one]
-    other = made_of_clear_gates(b, 1, order_key="k")[0]
+    other = made_tasks(b, 1, order_key="k")[0]
     waiting = blocked(engine, b, a, lambda c: second(c, [other]))
     a.commit()
     assert waiting.result() == []
+    b.commit()
+    assert row_of(b, other).parked == ("order k" if second is at_length else None)
 
 
 @pytest.mark.parametrize(("first", "second"), WAYS)
 def test_two_claims_take_no_more_than_a_limit(engine: Engine, pair: Pair, first, second) -> None:
     a, b = pair
-    ids = made_of_clear_gates(a, 4, limit_key="l")
-    limited_of_clear_gates(a, 3)
+    ids = made_tasks(a, 4, limit_key="l")
+    limited_key(a, 3)
     assert first(a, ids[:2]) == ids[:2]
     waiting = blocked(engine, b, a, lambda c: second(c, ids[2:]))
     a.commit()
@@ -433,7 +430,7 @@ def test_two_claims_take_no_more_than_a_limit(engine: Engine, pair: Pair, first,
 
 def test_a_claim_that_was_taken_back_leaves_the_key_to_the_next(engine: Engine, pair: Pair) -> None:
     a, b = pair
-    ids = made_of_clear_gates(a, 1, order_key="k")
+    ids = made_tasks(a, 1, order_key="k")
     assert shortly(a, ids) == ids
     waiting = blocked(engine, b, a, lambda c: shortly(c, ids))
     a.rollback()
@@ -442,9 +439,9 @@ def test_a_claim_that_was_taken_back_leaves_the_key_to_the_next(engine: Engine, 
 
 def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, pair: Pair) -> None:
     a, b = pair
-    first = [made_of_clear_gates(a, 1, order_key=key)[0] for key in "xy"]
+    first = [made_tasks(a, 1, order_key=key)[0] for key in "xy"]
     assert shortly(a, first) == first
-    second = [made_of_clear_gates(b, 1, order_key=key)[0] for key in "yx"]
+    second = [made_tasks(b, 1, order_key=key)[0] for key in "yx"]
     waiting = blocked(engine, b, a, lambda c: shortly(c, second))
     assert shortly(a, second) == []
     a.commit()
@@ -453,7 +450,7 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
 
 def test_a_row_that_becomes_claimable_behind_the_locks_is_not_taken(pair: Pair) -> None:
     a, b = pair
-    (task_id,) = made_of_clear_gates(a, 1, order_key="k")
+    (task_id,) = made_tasks(a, 1, order_key="k")
     (task,) = short(a, [task_id])
     a.commit()
     assert lock_gates(b, [task_id]) == {}
@@ -466,7 +463,7 @@ def test_a_row_that_becomes_claimable_behind_the_locks_is_not_taken(pair: Pair) 
 def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair) -> None:
     a, b = pair
     late = int(pending_task(a, order_key="k"))
-    early = made_of_clear_gates(b, 1, order_key="k")
+    early = made_tasks(b, 1, order_key="k")
     assert shortly(b, early) == early
     b.commit()
     a.commit()
@@ -475,8 +472,8 @@ def test_a_lower_id_that_commits_late_does_not_pass_the_one_that_runs(pair: Pair
 
 
 def test_of_a_limit_key_all_pass_beside_those_that_run_or_none(connection: Connection) -> None:
-    ids = made_of_clear_gates(connection, 4, limit_key="l")
-    limited_of_clear_gates(connection, 3)
+    ids = made_tasks(connection, 4, limit_key="l")
+    limited_key(connection, 3)
     assert shortly(connection, ids[:1]) == ids[:1]
     assert find_clear_tasks(connection, ids[1:]) == set()
     assert find_clear_tasks(connection, ids[1:3]) == {*ids[1:3]}
@@ -484,22 +481,21 @@ def test_of_a_limit_key_all_pass_beside_those_that_run_or_none(connection: Conne
 
 def test_only_keys_with_a_limit_have_a_gate(connection: Connection) -> None:
     free, of_one, of_many = (
-        made_of_clear_gates(connection, 1, limit_key=key)[0] for key in ("free", "l", "m:1")
+        made_tasks(connection, 1, limit_key=key)[0] for key in ("free", "l", "m:1")
     )
-    limited_of_clear_gates(connection, 1)
-    limited_of_clear_gates(connection, 1, "m:*")
+    limited_key(connection, 1)
+    limited_key(connection, 1, "m:*")
     assert shortly(connection, [free, of_one, of_many]) == [free, of_one, of_many]
     gates = connection.execute(text("SELECT gate FROM task_gate ORDER BY gate")).scalars().all()
     assert gates == ["limit key l", "limit key m:1"]
 
 
-NOON_OF_CLAIM_UNHINDERED = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PAST = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
 def taken(connection: Connection, ids: list[int], who: Claimer | None = None) -> list[int]:
-    at, who = NOON_OF_CLAIM_UNHINDERED, who or claimer()
-    found = claim(connection, ids, who, uuid4(), Claims.UNHINDERED, now=at)
+    found = claim(connection, ids, who or claimer(), uuid4(), Claims.UNHINDERED, now=PAST)
     return [task.task_id for task in found]
 
 
@@ -516,14 +512,13 @@ def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> 
         "hard_timeout": 2,
         "headers": {"trace": "x"},
         "failures": 1,
-        "now": NOON_OF_CLAIM_UNHINDERED,
+        "now": PAST,
     }
     one, other = (pending_task(connection, **options) for _ in range(2))
     token = uuid4()
 
-    (long,) = claim(connection, [one], claimer(), token, now=NOON_OF_CLAIM_UNHINDERED + HOUR)
-    at = NOON_OF_CLAIM_UNHINDERED + HOUR
-    (short,) = claim(connection, [other], claimer(), token, Claims.UNHINDERED, now=at)
+    (long,) = claim(connection, [one], claimer(), token, now=PAST + HOUR)
+    (short,) = claim(connection, [other], claimer(), token, Claims.UNHINDERED, now=PAST + HOUR)
 
     key = row_of(connection, other).idempotency_key
     assert short == long._replace(fence=long.fence._replace(task_id=other), key_text=str(key))
@@ -534,7 +529,7 @@ def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> 
 
 
 def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Connection) -> None:
-    ids = [pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED) for _ in range(5)]
+    ids = [pending_task(connection, now=PAST) for _ in range(5)]
     message = [ids[n] for n in (3, 0, 4, 1, 2)]
     assert taken(connection, message) == message
     assert taken(connection, message) == []
@@ -544,8 +539,8 @@ def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Conn
     "row",
     [
         {"enabled": False},
-        {"run_at": NOON_OF_CLAIM_UNHINDERED + HOUR},
-        {"run_at": NOON_OF_CLAIM_UNHINDERED - HOUR, "expires_at": NOON_OF_CLAIM_UNHINDERED},
+        {"run_at": PAST + HOUR},
+        {"run_at": PAST - HOUR, "expires_at": PAST},
         {"name": "strange"},
         {"at_most_once": True},
         {"crashes": 1},
@@ -554,22 +549,19 @@ def test_it_takes_a_whole_message_in_its_order_and_no_row_twice(connection: Conn
     ],
 )
 def test_a_row_not_to_take_with_others_is_left(connection: Connection, row: dict[str, Any]) -> None:
-    left, other = (
-        pending_task(connection, **row, now=NOON_OF_CLAIM_UNHINDERED),
-        pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED),
-    )
+    left, other = (pending_task(connection, **row, now=PAST), pending_task(connection, now=PAST))
     assert taken(connection, [left, other]) == [other]
     assert taken(connection, [left]) == []
 
 
 def test_what_a_handler_runs_at_most_once_is_left(connection: Connection) -> None:
-    task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
+    task_id = pending_task(connection, now=PAST)
     assert taken(connection, [task_id], claimer(at_most_once=True)) == []
 
 
 Hindrance = Callable[[Connection], object]
 ELSEWHERE: dict[str, Hindrance] = {
-    "a pause": lambda c: pause(c, "other", now=NOON_OF_CLAIM_UNHINDERED),
+    "a pause": lambda c: pause(c, "other", now=PAST),
     "a window that is open": lambda c: said(c, windows=["00:00-24:00"]),
     "a gate that is shut": lambda c: (
         said(c, running_below=5),
@@ -591,18 +583,16 @@ ELSEWHERE["a breaker"] = opened
 
 @pytest.mark.parametrize("hindrance", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_it_takes_nothing_if_anything_hinders(connection: Connection, hindrance: Hindrance) -> None:
-    task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
+    task_id = pending_task(connection, now=PAST)
     hindrance(connection)
     assert taken(connection, [task_id]) == []
-    (task,) = claim(connection, [task_id], claimer(), uuid4(), now=NOON_OF_CLAIM_UNHINDERED)
+    (task,) = claim(connection, [task_id], claimer(), uuid4(), now=PAST)
     assert task.task_id == task_id
 
 
 def test_what_holds_nobody_any_more_hinders_nobody(connection: Connection) -> None:
-    task_id = pending_task(connection, now=NOON_OF_CLAIM_UNHINDERED)
-    pause(
-        connection, "other", resume_at=NOON_OF_CLAIM_UNHINDERED, now=NOON_OF_CLAIM_UNHINDERED - HOUR
-    )
+    task_id = pending_task(connection, now=PAST)
+    pause(connection, "other", resume_at=PAST, now=PAST - HOUR)
     said(connection, running_below=5)
     circuit_breakers.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
     set_limit(connection, Limit(GateKind.KEY, "tenant:*", 1))

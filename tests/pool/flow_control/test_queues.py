@@ -37,12 +37,10 @@ LATER = NOON + timedelta(hours=1)
 
 
 def claimed(connection: Connection, ids: list[int]) -> list[int]:
-    """What a message would take."""
     return [t.task_id for t in claim(connection, ids, claimer(), uuid4(), now=LATER)]
 
 
 def next_ids(connection: Connection) -> list[int]:
-    """What a worker without a broker would take."""
     queues = ("mail", "default")
     return sorted(
         t.task_id for t in claim_next(connection, queues, 10, claimer(), uuid4(), now=LATER)
@@ -122,7 +120,7 @@ def nodes(plan: dict[str, Any], below: str | None = None) -> Iterator[dict[str, 
 
 
 @pytest.mark.parametrize(("stopped", "loops"), [("other", 10), ("mail", 0), ("*", 0)])
-def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
+def test_rows_of_a_paused_queue_are_not_read(
     connection: Connection, stopped: str, loops: int
 ) -> None:
     """Or each claim would read all of them, however many wait."""
@@ -138,7 +136,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     assert [node["Actual Loops"] for node in scans] == [loops]
 
 
-NOON_OF_QUEUE_SETTINGS = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday
+MONDAY = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 OPEN_AT = text(f"""
     SELECT m.at, bool_or({OPEN.replace(NOW, "m.at")}) AS is_open
@@ -151,40 +149,36 @@ def change(connection: Connection, queue: str = "q", **options: object) -> None:
     queue_settings.change_queue(connection, queue, check_queue_options(options))
 
 
-def taken(
-    connection: Connection, ids: list[int], now: datetime = NOON_OF_QUEUE_SETTINGS
-) -> list[int]:
+def taken(connection: Connection, ids: list[int], now: datetime = MONDAY) -> list[int]:
     return [t.task_id for t in claim(connection, ids, claimer(), uuid4(), now=now)]
 
 
 class TestWindows:
     def test_nothing_is_claimed_outside_a_queues_windows(self, connection: Connection) -> None:
-        night = pending_task(connection, queue="night", now=NOON_OF_QUEUE_SETTINGS)
-        other = pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
+        night = pending_task(connection, queue="night", now=MONDAY)
+        other = pending_task(connection, now=MONDAY)
         change(connection, "night", windows=["22:00-06:00"])
 
-        late = NOON_OF_QUEUE_SETTINGS + 10 * HOUR
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == {"night"}
+        late = MONDAY + 10 * HOUR
+        assert stopped_queues(connection, now=MONDAY) == {"night"}
         assert stopped_queues(connection, now=late) == set()
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS + 18 * HOUR) == {"night"}
+        assert stopped_queues(connection, now=MONDAY + 18 * HOUR) == {"night"}
         assert taken(connection, [night]) == []
-        found = claim_next(
-            connection, ["night", "default"], 5, claimer(), uuid4(), now=NOON_OF_QUEUE_SETTINGS
-        )
+        found = claim_next(connection, ["night", "default"], 5, claimer(), uuid4(), now=MONDAY)
         assert [t.task_id for t in found] == [other]
         assert taken(connection, [night], late) == [night]
 
     def test_a_queue_is_open_in_any_of_its_windows(self, connection: Connection) -> None:
         change(connection, windows=["01:00-02:00", "11:00-13:00", "mon 12:00-12:01"])
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
+        assert stopped_queues(connection, now=MONDAY) == set()
 
     def test_not_on_the_days_of_a_calendar(self, connection: Connection) -> None:
-        queue_settings.set_calendar(connection, "de", [NOON_OF_QUEUE_SETTINGS.date()])
+        queue_settings.set_calendar(connection, "de", [MONDAY.date()])
         change(connection, windows=["00:00-24:00 not on de"])
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == {"q"}
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS + 12 * HOUR) == set()
+        assert stopped_queues(connection, now=MONDAY) == {"q"}
+        assert stopped_queues(connection, now=MONDAY + 12 * HOUR) == set()
         queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
+        assert stopped_queues(connection, now=MONDAY) == set()
 
     def test_the_table_refuses_days_python_cannot_read(self, connection: Connection) -> None:
         """One of them would stop all commands that list calendars."""
@@ -205,9 +199,7 @@ class TestWindows:
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("zone", CHANGES)
-    def test_the_database_opens_them_as_a_person_who_reads_the_clock_would(
-        self, connection: Connection, zone: str
-    ) -> None:
+    def test_they_open_as_read_off_a_clock(self, connection: Connection, zone: str) -> None:
         """On both days of a year when clocks are changed, and around them."""
         for day in CHANGES[zone]:
             queue_settings.set_calendar(connection, "off", [day])
@@ -222,17 +214,17 @@ class TestWindows:
         queue_settings.set_calendar(connection, "de", [])
         written = ["mon-fri 22:00-06:00 Europe/Berlin not on de", "sat,sun 00:00-24:00"]
         change(connection, windows=written)
-        (found,) = queue_settings.find_queues(connection, now=NOON_OF_QUEUE_SETTINGS)
+        (found,) = queue_settings.find_queues(connection, now=MONDAY)
         assert set(found.windows) == set(map(parse_window, written))
         assert not found.is_open
         assert found.opens_at == datetime(2026, 6, 1, 20, tzinfo=UTC)
 
     def test_the_next_opening_is_told_after_a_holiday(self, connection: Connection) -> None:
-        today = NOON_OF_QUEUE_SETTINGS.date()
+        today = MONDAY.date()
         queue_settings.set_calendar(connection, "off", [today, today + timedelta(days=1)])
         change(connection, windows=["09:00-17:00 not on off"])
-        (found,) = queue_settings.find_queues(connection, now=NOON_OF_QUEUE_SETTINGS)
-        assert found.opens_at == NOON_OF_QUEUE_SETTINGS + timedelta(days=2) - 3 * HOUR
+        (found,) = queue_settings.find_queues(connection, now=MONDAY)
+        assert found.opens_at == MONDAY + timedelta(days=2) - 3 * HOUR
 
     @pytest.mark.parametrize(
         "values",
@@ -253,101 +245,86 @@ class TestWindows:
 
 class TestPausesThatEnd:
     def test_a_pause_ends_at_its_instant(self, connection: Connection) -> None:
-        mail = pending_task(connection, queue="mail", now=NOON_OF_QUEUE_SETTINGS)
-        pause(
-            connection, "mail", resume_at=NOON_OF_QUEUE_SETTINGS + HOUR, now=NOON_OF_QUEUE_SETTINGS
-        )
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == {"mail"}
-        assert taken(connection, [mail], NOON_OF_QUEUE_SETTINGS + HOUR - MINUTE) == []
-        assert find_pauses(connection, now=NOON_OF_QUEUE_SETTINGS + HOUR) == []
-        assert resume(connection, "mail", now=NOON_OF_QUEUE_SETTINGS + HOUR) == []
-        assert taken(connection, [mail], NOON_OF_QUEUE_SETTINGS + HOUR) == [mail]
+        mail = pending_task(connection, queue="mail", now=MONDAY)
+        pause(connection, "mail", resume_at=MONDAY + HOUR, now=MONDAY)
+        assert stopped_queues(connection, now=MONDAY) == {"mail"}
+        assert taken(connection, [mail], MONDAY + HOUR - MINUTE) == []
+        assert find_pauses(connection, now=MONDAY + HOUR) == []
+        assert resume(connection, "mail", now=MONDAY + HOUR) == []
+        assert taken(connection, [mail], MONDAY + HOUR) == [mail]
 
     def test_a_pause_that_is_over_makes_room_for_another(self, connection: Connection) -> None:
-        assert pause(connection, "mail", "one", resume_in=HOUR, now=NOON_OF_QUEUE_SETTINGS)
-        assert not pause(connection, "mail", "two", now=NOON_OF_QUEUE_SETTINGS)
-        assert pause(connection, "mail", "three", now=NOON_OF_QUEUE_SETTINGS + HOUR)
-        (found,) = find_pauses(connection, now=NOON_OF_QUEUE_SETTINGS + 2 * HOUR)
+        assert pause(connection, "mail", "one", resume_in=HOUR, now=MONDAY)
+        assert not pause(connection, "mail", "two", now=MONDAY)
+        assert pause(connection, "mail", "three", now=MONDAY + HOUR)
+        (found,) = find_pauses(connection, now=MONDAY + 2 * HOUR)
         assert (found.reason, found.resume_at) == ("three", None)
 
 
 class TestGates:
     def test_running_below(self, connection: Connection) -> None:
-        bulk = pending_task(connection, queue="bulk", now=NOON_OF_QUEUE_SETTINGS)
+        bulk = pending_task(connection, queue="bulk", now=MONDAY)
         change(connection, "bulk", running_below=2)
-        claimed_task(connection, now=NOON_OF_QUEUE_SETTINGS)
-        claimed_task(connection, queue="bulk", now=NOON_OF_QUEUE_SETTINGS)
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {}
+        claimed_task(connection, now=MONDAY)
+        claimed_task(connection, queue="bulk", now=MONDAY)
+        assert update_load_gates(connection, now=MONDAY) == {}
 
-        claimed_task(connection, now=NOON_OF_QUEUE_SETTINGS)
+        claimed_task(connection, now=MONDAY)
 
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": "running"}
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {}
+        assert update_load_gates(connection, now=MONDAY) == {"bulk": "running"}
+        assert update_load_gates(connection, now=MONDAY) == {}
         assert taken(connection, [bulk]) == []
         connection.execute(text("DELETE FROM task_pending WHERE state = 'RUNNING'"))
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": None}
+        assert update_load_gates(connection, now=MONDAY) == {"bulk": None}
         assert taken(connection, [bulk]) == [bulk]
 
     def test_waiting_below(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m")
-        pending_task(connection, queue="bulk", now=NOON_OF_QUEUE_SETTINGS - HOUR)
-        pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS + MINUTE / 2) == {}
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS + MINUTE) == {
-            "bulk": "waiting"
-        }
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS + MINUTE) == {"bulk"}
+        pending_task(connection, queue="bulk", now=MONDAY - HOUR)
+        pending_task(connection, now=MONDAY)
+        assert update_load_gates(connection, now=MONDAY + MINUTE / 2) == {}
+        assert update_load_gates(connection, now=MONDAY + MINUTE) == {"bulk": "waiting"}
+        assert stopped_queues(connection, now=MONDAY + MINUTE) == {"bulk"}
 
     def test_what_stands_still_keeps_no_gate_shut(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m")
-        pending_task(connection, queue="mail", now=NOON_OF_QUEUE_SETTINGS - HOUR)
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": "waiting"}
+        pending_task(connection, queue="mail", now=MONDAY - HOUR)
+        assert update_load_gates(connection, now=MONDAY) == {"bulk": "waiting"}
         pause(connection, "mail")
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {"bulk": None}
+        assert update_load_gates(connection, now=MONDAY) == {"bulk": None}
 
     def test_a_gate_that_is_taken_away_is_open(self, connection: Connection) -> None:
         change(connection, "bulk", waiting_below="1m", timeout=5)
-        pending_task(connection, now=NOON_OF_QUEUE_SETTINGS - HOUR)
-        update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS)
+        pending_task(connection, now=MONDAY - HOUR)
+        update_load_gates(connection, now=MONDAY)
         change(connection, "bulk", waiting_below=None)
-        assert stopped_queues(connection, now=NOON_OF_QUEUE_SETTINGS) == set()
-        assert update_load_gates(connection, now=NOON_OF_QUEUE_SETTINGS) == {}
+        assert stopped_queues(connection, now=MONDAY) == set()
+        assert update_load_gates(connection, now=MONDAY) == {}
 
 
 class TestDefaults:
     def test_tasks_that_say_nothing_have_their_queues_word(self, connection: Connection) -> None:
         change(connection, retry="1s,2s", timeout="5s", hard_timeout="1m")
-        silent = pending_task(connection, queue="q", now=NOON_OF_QUEUE_SETTINGS)
-        (task,) = claim(
-            connection, [silent], claimer(max_attempts=9), uuid4(), now=NOON_OF_QUEUE_SETTINGS
-        )
+        silent = pending_task(connection, queue="q", now=MONDAY)
+        (task,) = claim(connection, [silent], claimer(max_attempts=9), uuid4(), now=MONDAY)
         assert (task.retry, task.max_attempts) == ("1s,2s", 3)
         assert (task.timeout_ms, task.hard_timeout_ms) == (5_000, 60_000)
         assert claims_of(connection, "w1")[0] == task
 
-    def test_a_task_that_says_something_keeps_it_and_other_queues_know_nothing(
-        self, connection: Connection
-    ) -> None:
+    def test_a_task_keeps_what_it_says_as_do_other_queues(self, connection: Connection) -> None:
         change(connection, retry="1s,2s", timeout="5s")
         speaks = pending_task(
-            connection,
-            queue="q",
-            now=NOON_OF_QUEUE_SETTINGS,
-            retry="fixed 7s",
-            max_attempts=7,
-            timeout="7s",
+            connection, queue="q", now=MONDAY, retry="fixed 7s", max_attempts=7, timeout="7s"
         )
-        other = pending_task(connection, now=NOON_OF_QUEUE_SETTINGS)
+        other = pending_task(connection, now=MONDAY)
 
-        first, second = claim(
-            connection, [speaks, other], claimer(), uuid4(), now=NOON_OF_QUEUE_SETTINGS
-        )
+        first, second = claim(connection, [speaks, other], claimer(), uuid4(), now=MONDAY)
 
         assert (first.retry, first.max_attempts, first.timeout_ms) == ("fixed 7s", 7, 7_000)
         assert (second.retry, second.max_attempts, second.timeout_ms) == (None, 3, None)
 
     def test_what_was_claimed_keeps_its_number_of_attempts(self, connection: Connection) -> None:
-        task = claimed_task(connection, queue="q", now=NOON_OF_QUEUE_SETTINGS)
+        task = claimed_task(connection, queue="q", now=MONDAY)
         change(connection, max_attempts=9)
         assert claims_of(connection, "w1")[0].max_attempts == task.max_attempts == 3
 
@@ -366,16 +343,16 @@ def test_what_is_not_said_stays_and_none_takes_back(connection: Connection) -> N
 
 
 def test_an_idle_scanner_sees_nothing_in_queues_that_stand_still(connection: Connection) -> None:
-    pending_task(connection, queue="night", now=NOON_OF_QUEUE_SETTINGS)
+    pending_task(connection, queue="night", now=MONDAY)
     change(connection, "night", windows=["22:00-06:00"])
-    assert check_idle(connection, now=NOON_OF_QUEUE_SETTINGS).is_quiet(HOUR)
-    assert not check_idle(connection, now=NOON_OF_QUEUE_SETTINGS + 10 * HOUR).is_quiet(HOUR)
+    assert check_idle(connection, now=MONDAY).is_quiet(HOUR)
+    assert not check_idle(connection, now=MONDAY + 10 * HOUR).is_quiet(HOUR)
 
 
 def test_an_idle_scanner_sees_that_there_are_gates(connection: Connection) -> None:
-    assert not check_idle(connection, now=NOON_OF_QUEUE_SETTINGS).gates
+    assert not check_idle(connection, now=MONDAY).gates
     change(connection, running_below=1)
-    assert check_idle(connection, now=NOON_OF_QUEUE_SETTINGS).gates
+    assert check_idle(connection, now=MONDAY).gates
 
 
 def test_two_who_change_one_queue_follow_one_another(engine: Engine) -> None:

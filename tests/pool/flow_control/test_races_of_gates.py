@@ -60,7 +60,6 @@ def passed(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def wake(connection: Connection, *some: Gate) -> list[int]:
-    """What the end of runs behind these gates wakes."""
     waited = waiting_list.gates_with_waiters(connection, some)
     limits = order_and_limits.read_limits(connection)
     rooms = capacities_of(connection, lock_buckets(connection, waited), limits)
@@ -87,27 +86,6 @@ def test_a_plain_claim_takes_nothing_that_a_gate_stands_before(pair: Pair) -> No
     ids = [ordered, keyed, of_queue, of_name, free]
     taken = claim(a, ids, claimer("t", "n"), uuid4())
     assert [task.task_id for task in taken] == [free]
-
-
-def test_of_two_claims_of_a_key_the_second_finds_it_taken(engine: Engine, pair: Pair) -> None:
-    a, b = pair
-    first, second = made(a, "k", "k")
-    assert passed(a, [first, second]) == [first]
-    waiting = blocked(engine, b, a, lambda c: passed(c, [second]))
-    a.commit()
-    assert waiting.result() == []
-    b.commit()
-    assert row_of(b, second).parked == "order k"
-
-
-def test_two_claims_together_take_no_more_than_a_limit(engine: Engine, pair: Pair) -> None:
-    a, b = pair
-    ids = made(a, *[None] * 4, limit_key="l")
-    limited(a, GateKind.KEY, "l", 3)
-    assert passed(a, ids[:2]) == ids[:2]
-    waiting = blocked(engine, b, a, lambda c: passed(c, ids[2:]))
-    a.commit()
-    assert waiting.result() == ids[2:3]
 
 
 def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, pair: Pair) -> None:
@@ -256,19 +234,17 @@ STOPS: dict[str, Callable[[Connection], object]] = {
 
 
 @pytest.fixture
-def limited_of_wakes(connection: Connection) -> Connection:
+def limited_key(connection: Connection) -> Connection:
     set_limit(connection, Limit(GateKind.KEY, "l", 1))
     return connection
 
 
-def made_of_wakes(
-    connection: Connection, number: int, name: str = "t", **options: Any
-) -> list[int]:
+def made_at_noon(connection: Connection, number: int, name: str = "t", **options: Any) -> list[int]:
     options = {"limit_key": "l", "now": NOON, **options}
     return [int(pending_task(connection, name, **options)) for _ in range(number)]
 
 
-def passing_of_wakes(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
+def passing_at_noon(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
     found = order_and_limits.waiting(connection, ids, now=now)
     insert_gates(connection, found.gates)
     return let_pass(connection, found, CLAIMER, uuid4(), now=now)[0]
@@ -295,55 +271,53 @@ def reasons(connection: Connection, ids: Sequence[int]) -> set[str | None]:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_wake_up_passes_by_what_stands_still(limited_of_wakes: Connection, stop: str) -> None:
-    (first,) = made_of_wakes(limited_of_wakes, 1)
-    still = made_of_wakes(limited_of_wakes, 20, "bank.pay", queue="a")
-    others = made_of_wakes(limited_of_wakes, 3)
-    (run,) = passing_of_wakes(limited_of_wakes, first, *still, *others)
-    STOPS[stop](limited_of_wakes)
+def test_a_wake_up_passes_by_what_stands_still(limited_key: Connection, stop: str) -> None:
+    (first,) = made_at_noon(limited_key, 1)
+    still = made_at_noon(limited_key, 20, "bank.pay", queue="a")
+    others = made_at_noon(limited_key, 3)
+    (run,) = passing_at_noon(limited_key, first, *still, *others)
+    STOPS[stop](limited_key)
 
-    assert ended(limited_of_wakes, run) == others[:1]
-    assert [task.task_id for task in passing_of_wakes(limited_of_wakes, others[0])] == others[:1]
-    assert reasons(limited_of_wakes, still) == {None}, (
-        "they wait in their queue, for its sake alone"
-    )
-    assert reasons(limited_of_wakes, others[1:]) == {"limit key l"}
+    assert ended(limited_key, run) == others[:1]
+    assert [task.task_id for task in passing_at_noon(limited_key, others[0])] == others[:1]
+    assert reasons(limited_key, still) == {None}, "they wait in their queue, for its sake alone"
+    assert reasons(limited_key, others[1:]) == {"limit key l"}
 
 
 @pytest.mark.parametrize("barred", ["enabled = false", "expires_at = '2026-06-01T11:00Z'"])
-def test_a_wake_up_passes_by_what_never_runs(limited_of_wakes: Connection, barred: str) -> None:
-    first, *others = made_of_wakes(limited_of_wakes, 9)
-    (run,) = passing_of_wakes(limited_of_wakes, first, *others)
+def test_a_wake_up_passes_by_what_never_runs(limited_key: Connection, barred: str) -> None:
+    first, *others = made_at_noon(limited_key, 9)
+    (run,) = passing_at_noon(limited_key, first, *others)
     late = text(f"UPDATE task_pending SET {barred} WHERE id = ANY(:ids)")
-    limited_of_wakes.execute(late, {"ids": others[:5]})
-    assert ended(limited_of_wakes, run) == others[5:6]
-    assert reasons(limited_of_wakes, others[:5]) == {None}
+    limited_key.execute(late, {"ids": others[:5]})
+    assert ended(limited_key, run) == others[5:6]
+    assert reasons(limited_key, others[:5]) == {None}
 
 
-def test_a_wake_up_passes_over_those_that_another_gate_holds(limited_of_wakes: Connection) -> None:
+def test_a_wake_up_passes_over_those_that_another_gate_holds(limited_key: Connection) -> None:
     """They stand in line of the limit, and their order key was taken since."""
-    (head,) = made_of_wakes(limited_of_wakes, 1, order_key="k", limit_key=None, delay="1m")
-    (first,) = made_of_wakes(limited_of_wakes, 1)
-    ordered = made_of_wakes(limited_of_wakes, 5, order_key="k")
-    others = made_of_wakes(limited_of_wakes, 2)
-    (run,) = passing_of_wakes(limited_of_wakes, first, *ordered[:1], *others)
-    limited_of_wakes.execute(
+    (head,) = made_at_noon(limited_key, 1, order_key="k", limit_key=None, delay="1m")
+    (first,) = made_at_noon(limited_key, 1)
+    ordered = made_at_noon(limited_key, 5, order_key="k")
+    others = made_at_noon(limited_key, 2)
+    (run,) = passing_at_noon(limited_key, first, *ordered[:1], *others)
+    limited_key.execute(
         text(
             "UPDATE task_pending SET parked = 'limit key l', parked_kind = 'key', parked_for = 'l',"
             " scan_at = :at WHERE id = ANY(:ids)"
         ),
         {"at": NOON + timedelta(days=1), "ids": ordered},
     )
-    (_,) = passing_of_wakes(limited_of_wakes, head, now=NOON + MINUTE)
+    (_,) = passing_at_noon(limited_key, head, now=NOON + MINUTE)
 
-    assert ended(limited_of_wakes, run, NOON + MINUTE) == others[:1]
-    assert reasons(limited_of_wakes, ordered) == {None}
+    assert ended(limited_key, run, NOON + MINUTE) == others[:1]
+    assert reasons(limited_key, ordered) == {None}
 
 
 @pytest.mark.test_all
-def test_of_a_long_line_that_stands_still_more_is_read_soon(limited_of_wakes: Connection) -> None:
-    (first,) = made_of_wakes(limited_of_wakes, 1)
-    (run,) = passing_of_wakes(limited_of_wakes, first)
+def test_of_a_long_line_that_stands_still_more_is_read_soon(limited_key: Connection) -> None:
+    (first,) = made_at_noon(limited_key, 1)
+    (run,) = passing_at_noon(limited_key, first)
     columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
     line = f"INSERT INTO task_pending ({columns})"
     held = "SELECT 't', 'a', 'l', :now, CAST(:now AS timestamptz) + interval '1d', 'key', 'l'"
@@ -351,38 +325,38 @@ def test_of_a_long_line_that_stands_still_more_is_read_soon(limited_of_wakes: Co
         "now": NOON,
         "number": sum(n * waiting_list.FARTHER + 1 for n in range(waiting_list.MOST_READS)) + 1,
     }
-    limited_of_wakes.execute(text(f"{line} {held} FROM generate_series(1, :number)"), values)
-    (other,) = made_of_wakes(limited_of_wakes, 1)
-    assert passing_of_wakes(limited_of_wakes, other) == []
-    pause(limited_of_wakes, "a")
+    limited_key.execute(text(f"{line} {held} FROM generate_series(1, :number)"), values)
+    (other,) = made_at_noon(limited_key, 1)
+    assert passing_at_noon(limited_key, other) == []
+    pause(limited_key, "a")
 
-    assert ended(limited_of_wakes, run) == []
-    soon = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+    assert ended(limited_key, run) == []
+    soon = limited_key.execute(text("SELECT look_at FROM task_gate")).scalar_one()
     assert soon - NOON <= timedelta(seconds=0.05)
-    assert woken(limited_of_wakes) == [other]
+    assert woken(limited_key) == [other]
 
 
-def test_an_unused_wake_up_is_followed_by_another_in_a_second(limited_of_wakes: Connection) -> None:
-    first, *others = made_of_wakes(limited_of_wakes, 4)
-    (run,) = passing_of_wakes(limited_of_wakes, first, *others)
-    assert ended(limited_of_wakes, run) == others[:1]
-    look_at = limited_of_wakes.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+def test_an_unused_wake_up_is_followed_by_another_in_a_second(limited_key: Connection) -> None:
+    first, *others = made_at_noon(limited_key, 4)
+    (run,) = passing_at_noon(limited_key, first, *others)
+    assert ended(limited_key, run) == others[:1]
+    look_at = limited_key.execute(text("SELECT look_at FROM task_gate")).scalar_one()
     assert look_at == NOON + timedelta(seconds=1)
-    assert woken(limited_of_wakes, now=look_at) == others[1:2]
+    assert woken(limited_key, now=look_at) == others[1:2]
 
 
 def test_behind_a_retry_the_next_look_is_when_that_expires(connection: Connection) -> None:
     until = NOON + timedelta(seconds=10)
-    (head,) = made_of_wakes(connection, 1, order_key="k", limit_key=None, expires_at=until)
-    (run,) = passing_of_wakes(connection, head)
+    (head,) = made_at_noon(connection, 1, order_key="k", limit_key=None, expires_at=until)
+    (run,) = passing_at_noon(connection, head)
     settle_one(connection, ending(run, Event.RETRY, wait=timedelta(hours=1)), now=NOON)
-    (behind,) = made_of_wakes(connection, 1, order_key="k", limit_key=None)
-    assert passing_of_wakes(connection, behind) == []
+    (behind,) = made_at_noon(connection, 1, order_key="k", limit_key=None)
+    assert passing_at_noon(connection, behind) == []
 
     look_at = connection.execute(text("SELECT look_at FROM task_gate")).scalar_one()
 
     assert look_at == until
-    assert passing_of_wakes(connection, behind, now=until) == []  # it is held until it is looked at
+    assert passing_at_noon(connection, behind, now=until) == []  # it is held until it is looked at
     order = Gate(GateKind.ORDER, "k")
     rooms = capacities_of(connection, [order], order_and_limits.read_limits(connection), now=until)
     assert waiting_list.wake_tasks(
@@ -390,14 +364,14 @@ def test_behind_a_retry_the_next_look_is_when_that_expires(connection: Connectio
     ) == [("default", behind)]
 
 
-def test_a_gate_wakes_nobody_of_another_key(limited_of_wakes: Connection) -> None:
-    set_limit(limited_of_wakes, Limit(GateKind.KEY, "other", 0))
-    first, behind = made_of_wakes(limited_of_wakes, 2)
-    (run,) = passing_of_wakes(limited_of_wakes, first)
-    (other,) = made_of_wakes(limited_of_wakes, 1, limit_key="other", priority=0)
-    assert passing_of_wakes(limited_of_wakes, other, behind) == []
-    assert ended(limited_of_wakes, run) == [behind]
-    assert reasons(limited_of_wakes, [other]) == {"limit key other"}
+def test_a_gate_wakes_nobody_of_another_key(limited_key: Connection) -> None:
+    set_limit(limited_key, Limit(GateKind.KEY, "other", 0))
+    first, behind = made_at_noon(limited_key, 2)
+    (run,) = passing_at_noon(limited_key, first)
+    (other,) = made_at_noon(limited_key, 1, limit_key="other", priority=0)
+    assert passing_at_noon(limited_key, other, behind) == []
+    assert ended(limited_key, run) == [behind]
+    assert reasons(limited_key, [other]) == {"limit key other"}
 
 
 ORDERED, OWN = range(40_001, 48_001), range(90_001, 94_001)

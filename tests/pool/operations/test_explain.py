@@ -45,7 +45,6 @@ def ask(connection: Connection, task_id: int, now: datetime = NOON) -> Explanati
 
 
 def answer(connection: Connection, task_id: int, now: datetime = NOON) -> Finding:
-    """The first reason."""
     return ask(connection, task_id, now).findings[0]
 
 
@@ -93,8 +92,6 @@ def test_every_rule_is_in_the_list() -> None:
 
 
 class TestOver:
-    """Tasks that are over, or were never there."""
-
     def test_unknown(self, healthy: Connection) -> None:
         said = ask(healthy, 987_654_321)
         assert [f.subject for f in said.findings] == ["unknown"]
@@ -142,7 +139,7 @@ class TestOver:
             (0, "outcome unknown", "it may run at most once, and that run's outcome is unknown"),
         ],
     )
-    def test_why_the_last_attempt_was_the_last(
+    def test_why_it_was_the_last(
         self, healthy: Connection, failures: int, kind: str, why: str
     ) -> None:
         task = claimed_task(healthy, now=NOON)
@@ -163,8 +160,6 @@ class TestOver:
 
 
 class TestRunning:
-    """Tasks that a worker holds."""
-
     def test_running(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
         runs = {"id": task.task_id, "name": "t", "seconds": 20, "fraction": 0.5, "note": "half"}
@@ -478,8 +473,6 @@ class TestWaiting:
 
 
 class TestDue:
-    """Due tasks whose turn has not come."""
-
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
         set_aside.park_tasks(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
@@ -490,11 +483,7 @@ class TestDue:
         )
 
     def test_in_line_behind_others(self, healthy: Connection) -> None:
-        before = [
-            waits(healthy, MINUTE),
-            waits(healthy, priority=0),
-            waits(healthy),
-        ]
+        before = [waits(healthy, MINUTE), waits(healthy, priority=0), waits(healthy)]
         task_id = waits(healthy)
         _after = [
             waits(healthy, HOUR, priority=9),
@@ -642,8 +631,6 @@ class TestLocks:
 
 
 class TestGates:
-    """Tasks behind others of their order key, or before a limit."""
-
     def test_order(self, healthy: Connection) -> None:
         first, second = (waits(healthy, order_key="k") for _ in range(2))
         assert "order" not in subjects(healthy, first)
@@ -680,8 +667,6 @@ def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> 
 
 
 class TestQueues:
-    """What is said of a task's queue."""
-
     def test_a_pause_that_ends(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         queue_settings.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)

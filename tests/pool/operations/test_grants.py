@@ -67,7 +67,6 @@ NAME = named('role "{}" of this test')
 
 @pytest.fixture(scope="module")
 def roles(shared_engine: Engine, database_url: str) -> Iterator[dict[RoleKind, Engine]]:
-    """An engine for each kind of role."""
     engines = {}
     with shared_engine.begin() as connection:
         for kind in RoleKind:
@@ -87,8 +86,6 @@ def roles(shared_engine: Engine, database_url: str) -> Iterator[dict[RoleKind, E
 
 
 class Rows:
-    """What is there to be worked on."""
-
     def __init__(self, engine: Engine) -> None:
         with engine.begin() as connection:
             self.waiting = pending_task(connection)
@@ -260,7 +257,7 @@ MAY = {
 
 
 @pytest.mark.parametrize("kind", RoleKind)
-def test_a_role_may_do_its_own_and_nothing_else(
+def test_a_role_may_do_its_own(
     engine: Engine, roles: dict[RoleKind, Engine], kind: RoleKind
 ) -> None:
     rows, may = Rows(engine), set()
@@ -395,7 +392,6 @@ def trigger(engine: Engine) -> Iterator[None]:
 
 @pytest.fixture
 def ear(database_url: str) -> Iterator[Connection]:
-    """A connection that listens."""
     with dedicated_connection(Database(database_url)) as connection:
         listen(connection)
         yield connection

@@ -15,11 +15,7 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs import settle_success
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import rescue_expired
-from tests.factory import (
-    LEASE,
-    claimer,
-    ending,
-)
+from tests.factory import LEASE, claimer, ending
 
 OVER = timedelta(0)
 """A lease that is over as soon as it is given, so that no test waits for one."""

@@ -233,14 +233,6 @@ def test_a_large_payload_is_left_behind_and_can_be_fetched(connection: Connectio
     assert fetch_payload(connection, tasks[0].fence) == f'{{"x": "{noise}"}}'
 
 
-@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_a_payload_is_not_fetched_without_the_fence(connection: Connection, wrong: str) -> None:
-    fence = claimed_task(connection).fence
-    stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-    assert fetch_payload(connection, fence._replace(**{wrong: stale[wrong]})) is None
-    assert fetch_payload(connection, fence) == "{}"
-
-
 def test_a_payload_is_not_fetched_after_the_claim_was_given_back(connection: Connection) -> None:
     task = claimed_task(connection)
     release(connection, [task.fence])

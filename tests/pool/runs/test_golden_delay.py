@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, validate_task
@@ -36,11 +37,7 @@ def create(connection: Connection, now: datetime, **options) -> int:
 
 def claim_at(connection: Connection, task_id: int, now: datetime) -> ClaimedTask:
     early = claim(
-        connection,
-        [task_id],
-        claimer("request.send"),
-        uuid4(),
-        now=now - timedelta(microseconds=1),
+        connection, [task_id], claimer("request.send"), uuid4(), now=now - timedelta(microseconds=1)
     )
     assert early == []
     assert find_due(connection, {"default": 9}, now=now - timedelta(microseconds=1)) == []
@@ -77,27 +74,17 @@ def test_request_3003_fails_twice_and_then_succeeds(connection: Connection) -> N
     assert (row.failures, row.attempt, row.finished_at) == (2, 3, at("10:01:35"))
 
 
-def test_with_wait_first_each_level_is_waited_once_before_the_end(connection: Connection) -> None:
+@pytest.mark.parametrize("wait_first", [True, False])
+def test_each_level_is_waited_once_before_the_end(connection: Connection, wait_first: bool) -> None:
     now, waits = at("10:00:00"), []
-    task_id = create(connection, now, wait_first=True)
+    task_id = create(connection, now, wait_first=wait_first)
     while (row := row_of(connection, task_id)) is not None:
         waits.append((row.due_at - now).total_seconds())
         now = row.due_at
         fail(connection, claim_at(connection, task_id, now), now)
-    assert waits == WAITS_S
+    assert waits == ([] if wait_first else [0]) + WAITS_S
     assert pool_of_task(connection, task_id) == "error FAILED"
-    assert row_of(connection, task_id, "task_error").failures == 9
-
-
-def test_without_it_the_first_run_is_at_once_nine_waits_follow(connection: Connection) -> None:
-    now, waits = at("10:00:00"), []
-    task_id = create(connection, now)
-    while (row := row_of(connection, task_id)) is not None:
-        waits.append((row.due_at - now).total_seconds())
-        now = row.due_at
-        fail(connection, claim_at(connection, task_id, now), now)
-    assert waits == [0, *WAITS_S]
-    assert row_of(connection, task_id, "task_error").failures == 10
+    assert row_of(connection, task_id, "task_error").failures == len(waits)
 
 
 def test_the_wait_counts_from_the_settle_and_not_from_the_claim(connection: Connection) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.error_text import fingerprint_of
-from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim import claim, fetch_payload
 from tasks_app.pool.runs.heartbeats import live_workers, prune, remove_heartbeat, write_heartbeat
 from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
+from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, claimer, count, pending_task, pool_of_task, row_of
@@ -55,9 +58,7 @@ def test_a_child_that_was_not_heard_of_for_that_time_is_not_alive(connection: Co
 @pytest.mark.parametrize(
     ("note", "kept"), [("a\x00b", "a\ufffdb"), ("a\ud800b", "a?b"), ("é\\u0000", "é\\u0000")]
 )
-def test_a_note_that_no_column_accepts_does_not_stop_the_heartbeat(
-    connection: Connection, note: str, kept: str
-) -> None:
+def test_a_note_no_column_accepts_is_mended(connection: Connection, note: str, kept: str) -> None:
     say(connection, running=[{"id": 1, "fraction": 0.5, "note": note}])
     (worker,) = live_workers(connection, WITHIN, now=NOON)
     assert worker.running == [{"id": 1, "fraction": 0.5, "note": kept}]
@@ -120,15 +121,25 @@ def test_a_release_may_wait(connection: Connection) -> None:
     assert row_of(connection, task.task_id).due_at == LATER + timedelta(seconds=5)
 
 
-@either_way
+FENCED: dict[str, Callable[[Connection, Fence], Any]] = {
+    "a release": lambda c, fence: release(c, [fence]),
+    "a release that waits": lambda c, fence: release(c, [fence], block=True),
+    "a renewal": lambda c, fence: renew(c, [fence], LEASE).ids,
+    "a rescue": lambda c, fence: rescue_claims(c, [fence], lease=LEASE, max_crashes=5),
+    "a payload": fetch_payload,
+    "a look": lambda c, fence: still_held(c, [fence]),
+}
+
+
 @pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_a_stale_fence_releases_nothing(connection: Connection, block, wrong: str) -> None:
+@pytest.mark.parametrize("verb", FENCED.values(), ids=FENCED)
+def test_a_stale_fence_gets_and_changes_nothing(connection: Connection, verb, wrong: str) -> None:
     fence = claimed_task(connection).fence
+    before = row_of(connection, fence.task_id)
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-    assert (
-        release(connection, [fence._replace(**{wrong: stale[wrong]})], block=block).keys() == set()
-    )
-    assert pool_of_task(connection, fence.task_id) == "pending RUNNING"
+    assert not verb(connection, fence._replace(**{wrong: stale[wrong]}))
+    assert row_of(connection, fence.task_id) == before
+    assert verb(connection, fence)
 
 
 @either_way
@@ -173,26 +184,15 @@ def test_a_lost_claim_that_was_to_be_cancelled_does_not_come_back(connection: Co
     assert pool_of_task(connection, task.task_id) == "completed CANCELLED"
 
 
-LATER_OF_RENEW = NOON + timedelta(seconds=10)
+RENEWED_AT = NOON + timedelta(seconds=10)
 
 
 def test_a_renewal_pushes_the_lease(connection: Connection) -> None:
     tasks = [claimed_task(connection, now=NOON) for _ in range(3)]
-    renewed = renew(connection, [t.fence for t in tasks], LEASE, now=LATER_OF_RENEW)
+    renewed = renew(connection, [t.fence for t in tasks], LEASE, now=RENEWED_AT)
     assert renewed.ids == {t.task_id for t in tasks}
     assert renewed.cancelled == frozenset()
-    assert {row_of(connection, t.task_id).lease_until for t in tasks} == {LATER_OF_RENEW + LEASE}
-
-
-@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_a_stale_fence_renews_nothing(connection: Connection, wrong: str) -> None:
-    fence = claimed_task(connection, now=NOON).fence
-    stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-    renewed = renew(
-        connection, [fence._replace(**{wrong: stale[wrong]})], LEASE, now=LATER_OF_RENEW
-    )
-    assert renewed.ids == frozenset()
-    assert row_of(connection, fence.task_id).lease_until == NOON + LEASE
+    assert {row_of(connection, t.task_id).lease_until for t in tasks} == {RENEWED_AT + LEASE}
 
 
 def test_a_claim_that_was_given_back_is_not_renewed(connection: Connection) -> None:
@@ -218,7 +218,7 @@ def test_a_lease_that_ran_out_unnoticed_may_still_be_renewed(connection: Connect
 
 def test_other_claims_of_the_same_owner_are_not_renewed(connection: Connection) -> None:
     mine, lost = (claimed_task(connection, owner="me", now=NOON) for _ in range(2))
-    renew(connection, [mine.fence], LEASE, now=LATER_OF_RENEW)
+    renew(connection, [mine.fence], LEASE, now=RENEWED_AT)
     assert row_of(connection, lost.task_id).lease_until == NOON + LEASE
 
 
@@ -268,14 +268,6 @@ def test_a_pending_task_is_not_rescued(connection: Connection, rescue) -> None:
     release(connection, [task.fence], now=NOON)
     assert rescue(connection, task) == {}
     assert row_of(connection, task.task_id).crashes == 0
-
-
-@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_claims_of_a_dead_child_return_under_the_fence(connection: Connection, wrong: str) -> None:
-    fence = a_claim(connection).fence
-    stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
-    wrong_fence = fence._replace(**{wrong: stale[wrong]})
-    assert rescue_claims(connection, [wrong_fence], lease=LEASE, max_crashes=5) == {}
 
 
 def test_claims_of_a_dead_child_come_back_before_their_lease_ends(connection: Connection) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tasks_app.domain.tasks.run import Fence
+from tasks_app.pool import metrics
 from tasks_app.pool.dispatch.scan import find_due, find_upcoming
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep, tasks_of_other_workers
 from tasks_app.pool.flow_control import circuit_breakers
@@ -63,23 +64,17 @@ VERBS: dict[str, tuple[Verb, int]] = {
     ),
     # It locks as many of each priority that the queue has, five here.
     "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
-    "waiting": (lambda c, n: still_pending(c, DUE[:n]), GROUP),
+    "still pending": (lambda c, n: still_pending(c, DUE[:n]), GROUP),
     "of_others": (lambda c, n: tasks_of_other_workers(c, DUE[:n], NAMES), GROUP),
     "settle_group": (
         lambda c, n: settle._moved(c, settle._GROUP, list(map(some_outcome, RUNNING[:n])), None),
         GROUP,
     ),
-    "settle_one": (
-        lambda c, _: settle._moved(c, settle.ONE, [some_outcome(RUNNING[0])], None),
-        1,
-    ),
+    "settle_one": (lambda c, _: settle._moved(c, settle.ONE, [some_outcome(RUNNING[0])], None), 1),
     "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
     "renew": (lambda c, n: renew(c, fences(n), LEASE), GROUP),
     "release": (lambda c, n: release(c, fences(n)), GROUP),
-    "rescue_claims": (
-        lambda c, n: rescue_claims(c, fences(n), lease=LEASE, max_crashes=5),
-        GROUP,
-    ),
+    "rescue_claims": (lambda c, n: rescue_claims(c, fences(n), lease=LEASE, max_crashes=5), GROUP),
     "rescue_expired": (
         lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
         len(OVER_OF_QUERY_PLANS),
@@ -90,15 +85,39 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "get": (lambda c, _: get(c, 1), 1),
     "due_work": (lambda c, _: due_work(c), len(DUE)),
     "find": (lambda c, n: find_tasks(c, state="FAILED", most=n), 50),
+    "waiting": (lambda c, _: metrics.waiting_tasks(c), 1),
+    "parked": (lambda c, _: metrics.parked_tasks(c), 1),
+    "running": (lambda c, _: metrics.running_tasks(c), 1),
+    "failed": (lambda c, _: metrics.failed_tasks(c, timedelta(hours=1)), 1),
+    "limits": (lambda c, _: metrics.limits_in_use(c), 1),
     "idle queues": (lambda c, n: find_due(c, {f"idle{i}": 500 for i in range(n)}), 100),
 }
 
 
+SCRAPES = ("waiting", "parked", "running", "failed", "limits")
+"""Counts, which come out of indexes."""
+
+
 @statistics
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", sorted({*VERBS} - {*SCRAPES}))
 def test_a_statement_reads_about_what_it_returns(ask: Ask, name: str) -> None:
     number = VERBS[name][1]
     plan = ask(name)
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300
     assert plan.buffers <= PAGES_A_ROW * number + 1_000
+
+
+@statistics
+@pytest.mark.parametrize("name", SCRAPES)
+def test_a_scrape_reads_no_pool_from_end_to_end(ask: Ask, name: str) -> None:
+    plan = ask(name)
+    assert plan.whole == ()
+    assert "task_pending_pkey" not in plan.indexes
+
+
+@statistics
+def test_pending_rows_are_counted_in_the_index_of_the_scan(ask: Ask) -> None:
+    plan = ask("waiting")
+    assert "Index Only Scan task_pending_scan" in plan.nodes
+    assert plan.indexes == {"task_pending_scan"}

@@ -76,7 +76,6 @@ def plain(told: Any, task_id: int) -> Any:
 
 
 def over(connection: Connection) -> ClaimedTask:
-    """A run whose lease is over."""
     return claimed_task(connection, lease=OVER)
 
 
@@ -238,7 +237,6 @@ class Waits(NamedTuple):
 
     given: Given
     first: Verb
-    end: str
     second: Verb
     told: Any
     """What the second says in the end."""
@@ -246,27 +244,29 @@ class Waits(NamedTuple):
     """The task, after both."""
     passing: tuple[Verb, ...] = ()
     """Who passes by meanwhile and changes nothing."""
+    end: str = "commit"
+    """Of the first."""
 
 
 def some_are_told(stop_it: Verb, told: Any) -> Waits:
-    return Waits(pending_task, claims, "commit", stop_it, told, "pending RUNNING, told to stop")
+    return Waits(pending_task, claims, stop_it, told, "pending RUNNING, told to stop")
 
 
 def after_a_cancel(event: Event, state: State) -> Waits:
     there = f"completed {state}"
     settle = settles(event)
-    return Waits(claimed_task, cancels, "commit", settle, state, there, (in_a_group(event),))
+    return Waits(claimed_task, cancels, settle, state, there, passing=(in_a_group(event),))
 
 
 def amends_too_late(leave: Verb, there: str) -> Waits:
-    return Waits(claimed_task, leave, "commit", amends, False, there)
+    return Waits(claimed_task, leave, amends, False, there)
 
 
 WAITS: dict[str, Waits] = {
     "a claim, then a cancel flags what runs": some_are_told(cancels, Cancelled.REQUESTED),
     "a claim, then a cancel of many flags it": some_are_told(cancels_many, CancelledMany(0, 1)),
     "a claim that rolls back, then a cancel": Waits(
-        *(pending_task, claims, "rollback", cancels, Cancelled.CANCELLED, "completed CANCELLED")
+        pending_task, claims, cancels, Cancelled.CANCELLED, "completed CANCELLED", end="rollback"
     ),
     "a cancel, then a success": after_a_cancel(Event.SUCCEED, State.SUCCEEDED),
     "a cancel, then a failure": after_a_cancel(Event.FAIL, State.CANCELLED),
@@ -274,89 +274,94 @@ WAITS: dict[str, Waits] = {
     "a cancel, then a snooze": after_a_cancel(Event.SNOOZE, State.CANCELLED),
     "a cancel, then a skip": after_a_cancel(Event.SKIP, State.SKIPPED),
     "a cancel that rolls back, then a failure": Waits(
-        *(claimed_task, cancels, "rollback", fails, State.FAILED, "error FAILED, 1 failures")
+        claimed_task, cancels, fails, State.FAILED, "error FAILED, 1 failures", end="rollback"
     ),
     "a success, then a cancel": Waits(
-        *(claimed_task, succeeds, "commit", cancels, Cancelled.ALREADY_OVER, "completed SUCCEEDED")
+        claimed_task, succeeds, cancels, Cancelled.ALREADY_OVER, "completed SUCCEEDED"
     ),
     "a failure, then a cancel": Waits(
-        *(claimed_task, settles(Event.FAIL), "commit", cancels, Cancelled.ALREADY_OVER)
+        claimed_task, settles(Event.FAIL), cancels, Cancelled.ALREADY_OVER
     ),
     "a retry, then a cancel moves the pending row": Waits(
-        *(claimed_task, settles(Event.RETRY, wait=LEASE), "commit", cancels, Cancelled.CANCELLED),
+        claimed_task,
+        settles(Event.RETRY, wait=LEASE),
+        cancels,
+        Cancelled.CANCELLED,
         "completed CANCELLED",
     ),
     "a rescue, then a settle changes nothing": Waits(
-        *(over, rescues, "commit", succeeds, None, "pending PENDING, 1 crashes"),
-        (in_a_group(),),
+        over, rescues, succeeds, None, "pending PENDING, 1 crashes", passing=(in_a_group(),)
     ),
     "a rescue that rolls back, then a settle wins": Waits(
-        over, rescues, "rollback", succeeds, State.SUCCEEDED
+        over, rescues, succeeds, State.SUCCEEDED, end="rollback"
     ),
     "a renewal, then a settle": Waits(
-        *(claimed_task, renews, "commit", succeeds, State.SUCCEEDED, None, (in_a_group(),))
+        claimed_task, renews, succeeds, State.SUCCEEDED, passing=(in_a_group(),)
     ),
     "a settle, then a release moves nothing": Waits(
-        *(claimed_task, succeeds, "commit", releases_for_sure, {}, "completed SUCCEEDED"),
-        (releases,),
+        claimed_task, succeeds, releases_for_sure, {}, "completed SUCCEEDED", passing=(releases,)
     ),
     "a release, then a settle changes nothing": Waits(
-        *(claimed_task, releases, "commit", fails, None, "pending PENDING")
+        claimed_task, releases, fails, None, "pending PENDING"
     ),
     "a cancel, then a release ends cancelled": Waits(
-        *(claimed_task, cancels, "commit", releases_for_sure, {"it": State.CANCELLED}),
-        "completed CANCELLED",
+        claimed_task, cancels, releases_for_sure, {"it": State.CANCELLED}, "completed CANCELLED"
     ),
     # people
     "a requeue of a failure, then another": Waits(
-        *(finished, requeues, "commit", requeues, Requeued.STILL_PENDING, "pending PENDING")
+        finished, requeues, requeues, Requeued.STILL_PENDING, "pending PENDING"
     ),
     "a requeue of a success, then another": Waits(
-        *(succeeded, requeues, "commit", requeues, Requeued.STILL_PENDING, "pending PENDING")
+        succeeded, requeues, requeues, Requeued.STILL_PENDING, "pending PENDING"
     ),
     "a requeue of a failure that rolls back, then another": Waits(
-        *(finished, requeues, "rollback", requeues, Requeued.REQUEUED, "pending PENDING")
+        finished, requeues, requeues, Requeued.REQUEUED, "pending PENDING", end="rollback"
     ),
     "a requeue of a success that rolls back, then another": Waits(
-        *(succeeded, requeues, "rollback", requeues, Requeued.REQUEUED, "pending PENDING")
+        succeeded, requeues, requeues, Requeued.REQUEUED, "pending PENDING", end="rollback"
     ),
     "a success, then an amend": amends_too_late(succeeds, "completed SUCCEEDED"),
     "a retry, then an amend": amends_too_late(retries, "pending PENDING"),
     "a release, then an amend": amends_too_late(releases, "pending PENDING"),
     "a burial, then an amend": amends_too_late(buries, "pending PENDING, 1 crashes"),
     "an amend, then a retry keeps it": Waits(
-        *(over, amends, "commit", retries, State.PENDING, "pending PENDING, amended"),
-        (in_a_group(Event.RETRY), rescues, renews),
+        over,
+        amends,
+        retries,
+        State.PENDING,
+        "pending PENDING, amended",
+        passing=(in_a_group(Event.RETRY), rescues, renews),
     ),
     "a cancel, then an amend": Waits(
-        *(claimed_task, cancels, "commit", amends, True, "pending RUNNING, told to stop, amended")
+        claimed_task, cancels, amends, True, "pending RUNNING, told to stop, amended"
     ),
-    "a pause that rolls back, then another": Waits(pending_task, pauses, "rollback", pauses, True),
+    "a pause that rolls back, then another": Waits(
+        pending_task, pauses, pauses, True, end="rollback"
+    ),
     "somebody disables what runs, then it succeeds": Waits(
-        *(over, disables, "commit", succeeds, State.SUCCEEDED, None, (in_a_group(), rescues))
+        over, disables, succeeds, State.SUCCEEDED, passing=(in_a_group(), rescues)
     ),
     "a park, then a cancel": Waits(
-        *(disabled, parks, "commit", cancels, Cancelled.CANCELLED, "completed CANCELLED"),
-        (sweeps,),
+        disabled, parks, cancels, Cancelled.CANCELLED, "completed CANCELLED", passing=(sweeps,)
     ),
     "the end of a key's holder, then its next producer": Waits(
-        keyed, succeeds, "commit", creates_the_next_of_its_key, (True, False)
+        keyed, succeeds, creates_the_next_of_its_key, (True, False)
     ),
     "the end of a key's holder that rolls back, then its next producer": Waits(
-        keyed, succeeds, "rollback", creates_the_next_of_its_key, (False, True)
+        keyed, succeeds, creates_the_next_of_its_key, (False, True), end="rollback"
     ),
-    "two who let it go": Waits(held, lets_go, "commit", lets_go, []),
-    "a cancel, then run now": Waits(delayed, cancels, "commit", runs_now, []),
-    "a sweep, then a hold": Waits(disabled, sweeps, "commit", holds, []),
+    "two who let it go": Waits(held, lets_go, lets_go, []),
+    "a cancel, then run now": Waits(delayed, cancels, runs_now, []),
+    "a sweep, then a hold": Waits(disabled, sweeps, holds, []),
     **{
         f"a claim, then a {action}": Waits(
-            pending_task, claims, "commit", does(action), [], "pending RUNNING"
+            pending_task, claims, does(action), [], "pending RUNNING"
         )
         for action in ACTIONS
     },
     **{
         f"a cancel, then a {action}": Waits(
-            pending_task, cancels, "commit", does(action), [], "completed CANCELLED"
+            pending_task, cancels, does(action), [], "completed CANCELLED"
         )
         for action in ACTIONS
     },
@@ -370,10 +375,8 @@ def test_the_second_waits_for_the_first(engine: Engine, pair: Pair, case: Waits)
     case.first(a, task)
     for verb in case.passing:
         assert not verb(b, task)
-
     waiting = blocked(engine, b, a, lambda c: case.second(c, task))
     getattr(a, case.end)()
-
     assert plain(waiting.result(), id_of(task)) == case.told
     b.commit()
     assert case.stands in (None, stands(a, id_of(task)))
@@ -533,30 +536,32 @@ def test_a_group_settle_re_checks_what_a_cancel_changed(engine: Engine, pair: Pa
     assert pool_of_task(a, high.task_id) == "completed CANCELLED"
 
 
-def test_cancels_high_then_low_and_a_group_settle_do_not_block(engine: Engine, pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("end", "told", "low_is"),
+    [
+        (
+            lambda c, *runs: settle_group(c, list(map(failing, runs))),
+            "already over",
+            "error FAILED",
+        ),
+        (lambda c, *runs: release(c, [t.fence for t in runs]), "cancelled", "completed CANCELLED"),
+    ],
+    ids=["settle", "release"],
+)
+def test_cancels_high_then_low_meet_a_group_without_deadlock(
+    engine: Engine, pair: Pair, end: Callable[..., dict], told: str, low_is: str
+) -> None:
     a, b = pair
     low, high = (committed(a, claimed_task) for _ in range(2))
     cancel(a, high.task_id)
-    assert settle_group(b, [failing(low), failing(high)]).keys() == {low.task_id}
+    assert end(b, low, high).keys() == {low.task_id}
     waiting = blocked(engine, a, b, lambda c: cancel(c, low.task_id))
     b.commit()
-    assert waiting.result() is Cancelled.ALREADY_OVER
+    assert waiting.result() == told
     a.commit()
-    assert settle_one(b, failing(high)) is State.CANCELLED
-    assert pool_of_task(b, low.task_id) == "error FAILED"
-
-
-def test_cancels_high_then_low_and_a_group_release_do_not_block(engine: Engine, pair: Pair) -> None:
-    a, b = pair
-    low, high = (committed(a, claimed_task) for _ in range(2))
-    cancel(a, high.task_id)
-    assert release(b, [low.fence, high.fence]).keys() == {low.task_id}
-    waiting = blocked(engine, a, b, lambda c: cancel(c, low.task_id))
-    b.commit()
-    assert waiting.result() is Cancelled.CANCELLED
-    a.commit()
-    assert release(b, [high.fence]).keys() == {high.task_id}
+    assert end(b, high).keys() == {high.task_id}
     assert pool_of_task(b, high.task_id) == "completed CANCELLED"
+    assert pool_of_task(b, low.task_id) == low_is
 
 
 def test_two_cancels_of_many_lock_the_rows_in_one_order(engine: Engine, pair: Pair) -> None:

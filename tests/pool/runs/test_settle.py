@@ -50,7 +50,7 @@ OUTCOMES = [
 
 @either_way
 @pytest.mark.parametrize(("event", "state", "pool"), OUTCOMES)
-def test_an_outcome_moves_the_row_to_its_one_pool(
+def test_an_outcome_moves_the_row(
     connection: Connection, settle, event: Event, state: State, pool: str
 ) -> None:
     task = claimed_task(connection)
@@ -133,7 +133,7 @@ def test_a_snooze_without_a_wait_is_due_at_once(connection: Connection, settle) 
 
 @either_way
 @pytest.mark.parametrize(("told", "kept"), [(None, 2), (0, 0), (3, 3)])
-def test_crashes_stay_unless_the_settlement_says_otherwise(
+def test_crashes_stay_unless_told(
     connection: Connection, settle, told: int | None, kept: int
 ) -> None:
     task = claimed_task(connection, pending_task(connection, crashes=2))
@@ -210,7 +210,7 @@ def test_a_result_is_kept(connection: Connection, settle, text: str, value) -> N
         (None, None),
     ],
 )
-def test_the_error_pool_says_why_in_one_line(
+def test_the_error_pool_says_why(
     connection: Connection, settle, cause: Cause | None, error: str | None
 ) -> None:
     task = claimed_task(connection)
@@ -282,15 +282,6 @@ def test_members_whose_fence_holds_are_settled_without_the_others(connection: Co
 
 def test_an_empty_group_is_no_error(connection: Connection) -> None:
     assert settle_group(connection, []).keys() == set()
-
-
-@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
-def test_a_fence_that_is_lost_is_not_held(connection: Connection, wrong: str) -> None:
-    fence = claimed_task(connection).fence
-    stale = {"token": uuid4(), "attempt": 2, "task_id": fence.task_id + 1}
-    held = still_held(connection, [fence._replace(**{wrong: stale[wrong]})])
-    assert held == set()
-    assert still_held(connection, [fence]) == {fence.task_id}
 
 
 def test_of_what_was_settled_or_given_back_nothing_is_held(connection: Connection) -> None:

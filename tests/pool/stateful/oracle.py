@@ -342,6 +342,5 @@ def rescued(row: Row, due: datetime, most: int, kind: str) -> Row:
 
 
 def latest(row: Row, lease: timedelta) -> timedelta:
-    """The longest distance at which a rescued task comes back."""
     farthest = lease * 2 ** min(row.crashes + 1, 10)
     return min(farthest, SOON) if row.crashes == 0 else farthest

@@ -285,7 +285,6 @@ _NOTES = text("""
 
 
 def read_rows(connection: Connection) -> list[tuple[Row, Any]]:
-    """All rows of all pools, each with its idempotency key."""
     read = connection.execute(_ROWS).all()
     return [(_row(values), key) for *values, key in read]
 

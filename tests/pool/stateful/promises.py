@@ -12,11 +12,9 @@ from hypothesis.stateful import invariant
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.oracle_of_people import read_notes, read_pauses, read_rows
-from tests.pool.stateful.rules_of_gates import Admissions
-from tests.pool.stateful.rules_of_operators import Operators
+from tests.pool.stateful.rules_of_operators import Operators, Waiting
 from tests.pool.stateful.rules_of_rescuers import Rescuers
-from tests.pool.stateful.rules_of_waiting import Waiting
-from tests.pool.stateful.rules_of_workers import EVERYBODY
+from tests.pool.stateful.rules_of_workers import EVERYBODY, Admissions
 from tests.pool.stateful.world import AT_ONCE, Row
 
 DAY = timedelta(days=1)

@@ -11,17 +11,19 @@ from hypothesis.stateful import precondition, rule
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.queue_settings import pause, resume
-from tasks_app.pool.tasks.amend import change_payload
+from tasks_app.pool.tasks.amend import amend, change_payload
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import unknown
+from tests.pool.stateful import oracle
 from tests.pool.stateful import oracle_of_people as people
 from tests.pool.stateful.oracle_of_people import Pick, Picks, one, some
-from tests.pool.stateful.world import Expected, View, seats, ways_out
+from tests.pool.stateful.world import GIVE_UP, Expected, View, seats, ways_out
 
 LATE = unknown("late")
 
@@ -110,11 +112,7 @@ class Operators(Picks):
     @rule(seat=seats, queue=st.sampled_from(("q2", "*", "*")))
     def resume(self, seat: int, queue: str) -> None:
         queues = ("q2", "*") if queue == "*" else (queue,)
-        self.do(
-            seat,
-            lambda c: set(resume(c, queue)),
-            lambda view, _: people.resume(view, queues),
-        )
+        self.do(seat, lambda c: set(resume(c, queue)), lambda view, _: people.resume(view, queues))
 
     @rule(seat=seats, picks=some, wait=st.sampled_from((2, 15)))
     def park(self, seat: int, picks: list[Pick], wait: int) -> None:
@@ -132,9 +130,7 @@ class Operators(Picks):
     def sweep_ids(self, seat: int, ids: list[int]) -> None:
         now = self.now
         self.do(
-            seat,
-            lambda c: sweep(c, ids, now=now),
-            lambda view, _: people.sweep(view, ids, now),
+            seat, lambda c: sweep(c, ids, now=now), lambda view, _: people.sweep(view, ids, now)
         )
 
     @rule(seat=seats, most=st.sampled_from((1, 3, 500)))
@@ -157,3 +153,50 @@ class Operators(Picks):
     def end_a_transaction(self, data: st.DataObject, *, commits: bool) -> None:
         seat = data.draw(st.sampled_from(sorted(self.world.open)), "seat")
         self.end(seat, commits=commits)
+
+
+class Waiting(Picks):
+    @rule(seat=seats, pick=one, way_out=ways_out)
+    def hold(self, seat: int, pick: Pick, way_out: str) -> None:
+        self.amend_task(seat, BulkAction.HOLD, self.id_of(pick), Amendment(), way_out)
+
+    @rule(seat=seats, number=st.integers(0, 9), way_out=ways_out)
+    def release(self, seat: int, number: int, way_out: str) -> None:
+        """Mostly of what is held."""
+        held = [row.id for row in self.world.view(seat).rows() if row.held_due_at]
+        task_id = held[number % len(held)] if held else self.id_of(("any", number))
+        self.amend_task(seat, BulkAction.RELEASE, task_id, Amendment(), way_out)
+
+    @rule(seat=seats, pick=one, way_out=ways_out)
+    def run_now(self, seat: int, pick: Pick, way_out: str) -> None:
+        self.amend_task(seat, BulkAction.RUN_NOW, self.id_of(pick), Amendment(), way_out)
+
+    @rule(seat=seats, pick=one, wait=st.sampled_from((0, 3, 90_000)), way_out=ways_out)
+    def reschedule(self, seat: int, pick: Pick, wait: int, way_out: str) -> None:
+        change = Amendment(at=self.now + timedelta(seconds=wait))
+        self.amend_task(seat, BulkAction.RESCHEDULE, self.id_of(pick), change, way_out)
+
+    @rule(seat=seats, pick=one, priority=st.sampled_from((0, 5, 9)), way_out=ways_out)
+    def reprioritise(self, seat: int, pick: Pick, priority: int, way_out: str) -> None:
+        change = Amendment(to_priority=priority)
+        self.amend_task(seat, BulkAction.REPRIORITISE, self.id_of(pick), change, way_out)
+
+    @rule(seat=seats, pick=one, queue=st.sampled_from(("q1", "q2")), way_out=ways_out)
+    def move(self, seat: int, pick: Pick, queue: str, way_out: str) -> None:
+        self.amend_task(seat, BulkAction.MOVE, self.id_of(pick), Amendment(to_queue=queue), way_out)
+
+    @rule(seat=seats, pick=one, enabled=st.booleans(), way_out=ways_out)
+    def enable(self, seat: int, pick: Pick, way_out: str, *, enabled: bool) -> None:
+        action = BulkAction.ENABLE if enabled else BulkAction.DISABLE
+        self.amend_task(seat, action, self.id_of(pick), Amendment(), way_out)
+
+    def amend_task(
+        self, seat: int, action: BulkAction, task_id: int, change: Amendment, way_out: str = GIVE_UP
+    ) -> None:
+        now = self.now
+
+        def foresee(view: View, _: Any) -> Expected:
+            return oracle.amend(view, action, task_id, change, now)
+
+        foresee.__qualname__ = f"Waiting.{action}"  # the tally counts each verb
+        self.do(seat, lambda c: amend(c, action, [task_id], change, now=now), foresee, way_out)

@@ -149,7 +149,6 @@ class View:
         return mine.changes[key] if mine and key in mine.changes else self._world.things.get(key)
 
     def pending(self, task_id: int) -> Row | None:
-        """The row, if it lies in the pending pool."""
         row = self.get(task_id)
         return None if row is None or row.is_over else row
 
@@ -161,7 +160,6 @@ class View:
         yield from sorted(rows, key=lambda row: row.id)
 
     def everything(self) -> list[Row]:
-        """All pools, lowest id first."""
         mine = self._world.open.get(self._seat, Open())
         things = (self._world.things | mine.changes).values()
         return sorted([row for row in things if isinstance(row, Row)], key=lambda row: row.id)

@@ -38,7 +38,6 @@ def do(connection: Connection, action: BulkAction, *ids: int, now: datetime = NO
 
 
 def found(connection: Connection, now: datetime, queue: str = "default") -> list[int]:
-    """What the scan finds."""
     return [i for rows in find_due(connection, {queue: 10}, now=now) for i in rows.ids]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tasks_app.pool.connection import psycopg_connection
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
-from tests.factory import a_row, claimed_task, count, on_terms, pending_task, pool_of_task, row_of
+from tests.factory import a_row, claimed_task, count, on_terms, pending_task, row_of
 from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -111,28 +111,6 @@ def test_none_is_a_number_of_tasks(connection: Connection) -> None:
     assert create_many(connection, []) == []
 
 
-def test_a_taken_unique_key_gives_its_holders_id_creates_nothing(connection: Connection) -> None:
-    holder = create_one(connection, a_row(unique_key="k"))
-    again = create_one(connection, a_row(unique_key="k"))
-    assert (again, again.created) == (holder, False)
-    assert count(connection) == 1
-
-
-def test_a_unique_key_belongs_to_its_name(connection: Connection) -> None:
-    create_one(connection, a_row("a", unique_key="k"))
-    assert create_one(connection, a_row("b", unique_key="k")).created
-
-
-def test_of_duplicates_inside_a_batch_the_first_is_created(connection: Connection) -> None:
-    rows = [a_row(payload={"n": n}, unique_key=key) for n, key in enumerate("abacab")]
-    ids = create_many(connection, rows)
-    assert [i.created for i in ids] == [True, True, False, True, False, False]
-    assert ids[2] == ids[4] == ids[0]
-    assert ids[5] == ids[1]
-    assert row_of(connection, ids[0]).payload == {"n": 0}
-    assert row_of(connection, ids[1]).payload == {"n": 1}
-
-
 def test_a_batch_meets_keys_that_were_taken_before(connection: Connection) -> None:
     holder = create_one(connection, a_row(unique_key="k"))
     new, old = create_many(connection, [a_row(unique_key="new"), a_row(unique_key="k")])
@@ -164,27 +142,6 @@ def test_a_key_that_a_pending_task_holds_is_no_reason_to_warn(
     assert caplog.text == ""
 
 
-def test_a_second_producer_waits_and_sees_the_task_after_the_firsts_commit(engine: Engine) -> None:
-    with two(engine) as (a, b):
-        first = create_one(a, a_row(unique_key="k"))
-        waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
-        a.commit()
-        second = waiting.result()
-        assert (second, second.created) == (first, False)
-
-
-def test_a_second_producer_waits_and_creates_it_after_the_firsts_rollback(engine: Engine) -> None:
-    with two(engine) as (a, b):
-        first = create_one(a, a_row(unique_key="k"))
-        waiting = blocked(engine, b, a, lambda c: create_one(c, a_row(unique_key="k")))
-        a.rollback()
-        second = waiting.result()
-        b.commit()
-        assert second.created
-        assert second != first
-        assert pool_of_task(a, second) == "pending PENDING"
-
-
 def test_a_batch_waits_for_the_producer_of_a_key_and_then_names_its_task(engine: Engine) -> None:
     with two(engine) as (a, b):
         first = create_one(a, a_row(unique_key="k1"))
@@ -196,32 +153,12 @@ def test_a_batch_waits_for_the_producer_of_a_key_and_then_names_its_task(engine:
         assert ids[1] == first
 
 
-def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(engine: Engine) -> None:
-    keys = ["b", "B", "ä", "a", "_", "Z", "aa"]
-    rows = [a_row(unique_key=key) for key in keys]
-    with two(engine) as (a, b):
-        create_many(a, rows)
-        waiting = blocked(engine, b, a, lambda c: create_many(c, rows[::-1]))
-        a.commit()
-        assert [i.created for i in waiting.result()] == [False] * len(keys)
-
-
 def test_a_batch_takes_its_keys_in_the_order_of_their_bytes(connection: Connection) -> None:
     keys = ["b", "B", "ä", "a", "_", "Z", "aa"]
     connection.execute(text("TRUNCATE task_pending"))  # no holes that new rows could fill
     create_many(connection, [a_row(unique_key=key) for key in keys])
     stored = connection.execute(text("SELECT unique_key FROM task_pending ORDER BY ctid")).scalars()
     assert list(stored) == sorted(keys)
-
-
-def test_a_key_whose_holder_the_snapshot_lacks_is_an_error_not_a_task(engine: Engine) -> None:
-    with two(engine) as (a, b):
-        b.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        count(b)
-        create_one(a, a_row(unique_key="k"))
-        a.commit()
-        with pytest.raises(Exception, match=r"could not serialize|cannot see"):
-            create_one(b, a_row(unique_key="k"))
 
 
 def test_one_bad_row_of_a_batch_leaves_nothing_of_it(engine: Engine) -> None:

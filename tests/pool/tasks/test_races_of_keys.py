@@ -25,6 +25,7 @@ from tests.pool.interleave import blocked, gate
 
 Pair = tuple[Connection, Connection]
 SCOPES = (None, "queued", "for_period 1h", "forever")
+PLACES = [*((scope, False) for scope in SCOPES), ("queued", True), ("for_period 1h", True)]
 CHANGES = ("replace_payload", "reschedule")
 OVER = text("UPDATE task_key SET until = statement_timestamp() WHERE until IS NOT NULL")
 
@@ -78,39 +79,23 @@ class Steps:
 
 
 @pytest.mark.parametrize("make", [create_one, lambda c, row: create_many(c, [row])[0]])
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "is_free_again"), PLACES)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_the_second_waits_for_the_first_and_creates_only_after_its_rollback(
-    engine: Engine, pair: Pair, scope: str, end: str, make: Callable
+    engine: Engine, pair: Pair, scope: str, is_free_again: bool, end: str, make: Callable
 ) -> None:
     a, b = pair
+    old = freed(a, scope) if is_free_again else None
     first = make(a, keyed(scope))
+    assert first.created
+    assert first != old
     waiting = blocked(engine, b, a, lambda c: make(c, keyed(scope)))
     getattr(a, end)()
     second = waiting.result()
     b.commit()
     assert second.created is (end == "rollback")
     assert (second == first) is (end == "commit")
-    assert count(a) == 1
-
-
-@pytest.mark.parametrize("scope", ["queued", "for_period 1h"])
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_of_two_at_a_free_key_one_has_it(engine: Engine, pair: Pair, scope: str, end: str) -> None:
-    a, b = pair
-    old = freed(a, scope)
-    first = create_one(a, keyed(scope))
-    waiting = blocked(engine, b, a, lambda c: create_one(c, keyed(scope)))
-
-    getattr(a, end)()
-    second = waiting.result()
-    b.commit()
-
-    assert first.created
-    assert first != old
-    assert second.created is (end == "rollback")
-    assert (second == first) is (end == "commit")
-    assert count(a) == 2
+    assert count(a) == 1 + is_free_again
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -175,9 +160,7 @@ def test_a_key_freed_behind_its_turn_deadlocks_no_batches(engine: Engine, pair: 
 
 
 @pytest.mark.parametrize("policy", CHANGES)
-def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
-    engine: Engine, pair: Pair, policy: str
-) -> None:
+def test_changes_in_opposite_order_do_not_deadlock(engine: Engine, pair: Pair, policy: str) -> None:
     a, b = pair
     rows = [keyed("queued", 1, key, on_conflict=policy) for key in "abc"]
     committed(a, create_many, rows[:2])
@@ -190,24 +173,16 @@ def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
 # producer x claim
 
 
-def test_a_create_for_the_queue_waits_for_a_claim_and_is_new(engine: Engine, pair: Pair) -> None:
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_create_for_the_queue_waits_for_a_claim(engine: Engine, pair: Pair, end: str) -> None:
     a, b = pair
     first = committed(a, create_one, keyed("queued"))
     assert take(a, first) == [first]
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed("queued")))
-    a.commit()
+    getattr(a, end)()
     second = waiting.result()
-    assert second.created
-    assert second != first
-
-
-def test_after_a_claims_rollback_the_first_is_in_the_queue(engine: Engine, pair: Pair) -> None:
-    a, b = pair
-    first = committed(a, create_one, keyed("queued"))
-    take(a, first)
-    waiting = blocked(engine, b, a, lambda c: create_one(c, keyed("queued")))
-    a.rollback()
-    assert waiting.result() == first
+    assert second.created is (end == "commit")
+    assert (second == first) is (end == "rollback")
 
 
 @pytest.mark.parametrize("policy", ["return_existing", *CHANGES])
@@ -338,13 +313,14 @@ def test_prune_leaves_a_key_given_away_meanwhile(engine: Engine, pair: Pair, sco
 # what goes wrong for others
 
 
-def test_who_cannot_see_the_holder_gets_an_error_and_no_second_task(pair: Pair) -> None:
+@pytest.mark.parametrize("scope", [None, "forever"])
+def test_who_cannot_see_the_holder_gets_an_error_and_no_second_task(pair: Pair, scope: str) -> None:
     a, b = pair
     b.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
     count(b)
-    committed(a, create_one, keyed("forever"))
+    committed(a, create_one, keyed(scope))
     with pytest.raises(Exception, match=r"could not serialize|cannot see"):
-        create_one(b, keyed("forever"))
+        create_one(b, keyed(scope))
 
 
 def test_a_savepoint_that_rolls_back_gives_back_what_was_replaced(pair: Pair) -> None:
