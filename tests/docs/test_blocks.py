@@ -143,13 +143,7 @@ PUBLIC_OF_CALLS = {
 OPTIONS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        ContextOptions,
-        HandlerOptions,
-        QueueOptions,
-        ScheduleOptions,
-        TaskOptions,
-        When,
-        Where,
+        *(ContextOptions, HandlerOptions, QueueOptions, ScheduleOptions, TaskOptions, When, Where),
     )
 }
 ANY = {"NewTask": TaskOptions, "foresee_bulk": None, "start_bulk": None}

@@ -31,12 +31,8 @@ PAGES = {page.name: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
 SQL = [block for page in PAGES.values() for block in blocks(page, "sql")]
 GRANTS = "\n".join(grants_sql(kind, str(kind)) for kind in RoleKind)
 LEAVE_ALONE = (
-    "worker_prefetch_multiplier",
-    "accept_content",
-    "beat_scheduler",
-    "worker_consumer",
-    "beat_schedule",
-    "broker_transport_options",
+    *("worker_prefetch_multiplier", "accept_content", "beat_scheduler", "worker_consumer"),
+    *("beat_schedule", "broker_transport_options"),
 )
 
 

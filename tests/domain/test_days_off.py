@@ -185,13 +185,8 @@ def compare(
     start, end = first + 10 * DAY, first + 17 * DAY
     expected = [at for at in clock.walk(expression, policy, days) if start <= at < end]
     timing = with_days_off(Cron(expression, zone.key), zone, DaysOff("x", policy), days)
-
     assert list(instants_between(timing, start, end)) == expected, (
-        zone,
-        expression,
-        policy,
-        days,
-        first,
+        *(zone, expression, policy, days, first),
     )
 
 
