@@ -161,9 +161,7 @@ def test_a_group_is_cancelled(page: Page, engine: Engine, filled: Filled) -> Non
     expect(page.get_by_text("2 cancelled, 0 told to stop.")).to_be_visible()
 
 
-def test_a_live_part_is_replaced_and_rests_while_it_is_used(
-    page: Page, engine: Engine, filled: Filled
-) -> None:
+def test_a_live_part_is_replaced_and_may_rest(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/")
     pending = page.locator(".kpi .v").nth(2)
     before = pending.inner_text()
@@ -173,7 +171,7 @@ def test_a_live_part_is_replaced_and_rests_while_it_is_used(
     expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
 
 
-def test_three_clicks_from_a_red_number_to_the_mended_task(
+def test_three_clicks_from_red_to_the_mended_task(
     page: Page, engine: Engine, filled: Filled
 ) -> None:
     page.goto("/")
@@ -184,9 +182,7 @@ def test_three_clicks_from_a_red_number_to_the_mended_task(
     assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'mail'") == 1
 
 
-def test_a_part_that_is_used_waits_and_the_others_go_on(
-    page: Page, engine: Engine, filled: Filled
-) -> None:
+def test_a_part_in_use_waits_and_others_go_on(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/")
     pending, queues = page.locator(".kpi .v").nth(2), page.get_by_label("Queues and names")
     before = pending.inner_text()

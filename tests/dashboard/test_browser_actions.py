@@ -95,9 +95,7 @@ def test_a_cause_is_marked_and_not_any_more(page: Page, engine: Engine, filled: 
 
 
 @posts("/schedules/{name:path}/change", "/schedules/{name:path}/remove")
-def test_a_schedule_is_changed_after_a_preview_and_removed(
-    page: Page, engine: Engine, filled: Filled
-) -> None:
+def test_a_schedule_is_changed_and_removed(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/schedules/nightly")
     page.get_by_label("Cron").fill("0 4 * * *")
     page.get_by_role("button", name="Preview").click()

@@ -138,9 +138,7 @@ def test_wrong_words_are_refused_in_a_sentence(
 
 
 @pytest.mark.usefixtures("known")
-def test_requeue_cancel_edit_and_a_group_keep_their_reason(
-    engine: Engine, browser: Browser
-) -> None:
+def test_requeue_cancel_edit_and_groups_keep_their_reason(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
         failed = failed_task(connection)
     browser.act(f"/tasks/{failed}/requeue", {"why": WHY})
@@ -223,9 +221,7 @@ def test_a_cause_is_requeued_in_stages(engine: Engine, browser: Browser) -> None
     assert sorted(each for _, _, found in told for each in found) == ids
 
 
-def test_what_fails_alike_again_is_said_before_the_next_stage(
-    engine: Engine, browser: Browser
-) -> None:
+def test_a_repeated_failure_is_told_before_the_next_stage(engine: Engine, browser: Browser) -> None:
     ids = [fails(engine, "shop.Declined", f"order {number}", name="pay") for number in range(3)]
     path = opened(browser, fingerprint=fingerprint_of(browser, ids[0]))
     browser.act(f"{path}/run", {"first": "1"})

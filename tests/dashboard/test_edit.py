@@ -64,7 +64,7 @@ def test_a_masked_value_keeps_what_is_stored(engine: Engine, browser: Browser) -
     assert told == [(action, "local (dashboard)") for action in ("edit", "requeue")]
 
 
-def test_so_does_one_of_a_masked_path(
+def test_so_does_a_masked_path(
     engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_MASKED_PATHS", "edit.*:order")

@@ -43,7 +43,7 @@ def test_limits(engine: Engine, browser: Browser) -> None:
     assert browser.act("/limits/set", {"kind": "key", "most": "x"}).status_code == 400
 
 
-def test_a_breaker_that_opened_by_itself_may_be_tried_at_once(
+def test_a_breaker_that_opened_itself_may_be_tried_at_once(
     engine: Engine, browser: Browser
 ) -> None:
     with engine.begin() as connection:

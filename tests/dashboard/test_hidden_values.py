@@ -85,9 +85,7 @@ def test_without_the_key_an_admin_sees_that_it_is_encrypted(
     assert browser.get(f"/tasks/{secret_id}/edit").status_code == 409
 
 
-def test_what_an_admin_edits_stays_encrypted(
-    engine: Engine, browser: Browser, secret_id: int
-) -> None:
+def test_what_admins_edit_stays_encrypted(engine: Engine, browser: Browser, secret_id: int) -> None:
     assert "canary" in browser.get(f"/tasks/{secret_id}/edit").text
     browser.act(f"/tasks/{secret_id}/edit", {"payload": '{"card": "canary2"}'})
     assert "canary" not in one(engine, "SELECT payload::text FROM task_all")

@@ -60,7 +60,7 @@ def test_warnings_stand_apart_from_what_fails(engine: Engine, browser: Browser) 
     assert 'class="alarm"' not in browser.get("/").text
 
 
-def test_advice_is_a_button_for_who_may(
+def test_advice_is_a_button_if_allowed(
     engine: Engine, browser: Browser, settings: Settings
 ) -> None:
     with engine.begin() as connection:

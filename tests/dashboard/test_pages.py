@@ -72,7 +72,7 @@ def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:
     assert "leave one out" in browser.get("/tasks?name=nobody").text
 
 
-def test_a_crowded_queue_is_not_counted_to_its_end(
+def test_a_long_queue_is_not_counted_out(
     engine: Engine, browser: Browser, settings: Settings
 ) -> None:
     write(

@@ -133,9 +133,7 @@ def test_matrix(
         {"sec-fetch-site": "cross-site", "origin": "http://localhost"},
     ],
 )
-def test_a_request_of_another_site_changes_nothing(
-    browser: Browser, headers: dict[str, str]
-) -> None:
+def test_requests_of_another_site_change_nothing(browser: Browser, headers: dict[str, str]) -> None:
     browser.get("/tasks")
     answer = browser.ask("POST", "/tasks/1/requeue", headers=headers, data={"token": browser.token})
     assert answer.status_code == 403
@@ -255,9 +253,7 @@ def test_without_such_a_password_nothing_is_one(engine: Engine, settings: Settin
         assert browser.get("/metrics", headers=headers).status_code == 403
 
 
-def test_with_roles_of_the_host_the_password_still_opens_it(
-    engine: Engine, settings: Settings
-) -> None:
+def test_the_password_opens_it_beside_roles_of_the_host(engine: Engine, settings: Settings) -> None:
     given = Settings(database_url=settings.database, metrics_auth="prom:m")
     browser = Browser(dashboard(given, role=lambda _: None), client=STRANGER)
     assert browser.get("/metrics").status_code == 403

@@ -116,7 +116,7 @@ def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
     assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])
 
 
-def test_an_empty_look_leads_further(
+def test_an_empty_page_goes_on(
     engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_page, "LOOKED_AT", 2)

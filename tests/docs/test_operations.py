@@ -229,9 +229,7 @@ def test_only_pages_are_published_and_only_to_this_machine() -> None:
     ("name", "role"),
     [("migrate", "owner"), ("beat", "owner"), ("worker", "worker"), ("flower", None)],
 )
-def test_every_process_has_the_role_that_it_needs_and_no_other_password(
-    name: str, role: str | None
-) -> None:
+def test_every_process_has_its_role_and_no_other_password(name: str, role: str | None) -> None:
     environment = SERVICES[name]["environment"]
     url = environment.get("TASKS_APP_DATABASE_URL")
 

@@ -54,9 +54,7 @@ def test_lines_and_empty_parts_are_fine() -> None:
         ("age queue=a > 5m; age queue=a > 9m", "there are two rules of age queue=a"),
     ],
 )
-def test_a_wrong_rule_is_one_sentence(
-    wrong: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_rule_is_a_sentence(wrong: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_ALERTS", wrong)
     with pytest.raises(ConfigurationError) as refused:
         load_settings()

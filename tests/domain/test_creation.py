@@ -177,9 +177,7 @@ REFUSED_OPTIONS = [
     REFUSED_OPTIONS,
     ids=[f"{n}-{option}" for n, (option, _, _) in enumerate(REFUSED_OPTIONS)],
 )
-def test_a_bad_option_is_refused_with_its_path_and_what_is_allowed(
-    option: str, value, allowed: str
-) -> None:
+def test_a_bad_option_is_refused_with_what_is_allowed(option: str, value, allowed: str) -> None:
     refused = refusal(**{option: value})
     assert refused.path.partition(".a")[0] == f"options.{option}"
     assert allowed in str(refused).partition("Allowed: ")[2]
@@ -374,9 +372,7 @@ class TestWhatIsRemembered:
         ("option", "good", "bad"),
         [("priority", 1, True), ("priority", 0, False), ("delay", 1, True), ("enabled", True, 1)],
     )
-    def test_an_equal_value_of_another_type_is_refused_all_the_same(
-        self, option: str, good, bad
-    ) -> None:
+    def test_an_equal_value_of_another_type_is_refused(self, option: str, good, bad) -> None:
         row(**{option: good})
         assert refusal(**{option: bad}).path == f"options.{option}"
 

@@ -190,9 +190,7 @@ def test_the_tasks_own_policy_wins_over_its_handlers_and_that_over_the_default()
 @pytest.mark.parametrize(
     "garbage", ["soon", "", "\x01", "fixed -1s", "exponential 0s x" + "9" * 400 + " cap 1h"]
 )
-def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over(
-    garbage: str,
-) -> None:
+def test_a_policy_written_by_hand_that_cannot_be_read_is_passed_over(garbage: str) -> None:
     assert policy_of(a_task(retry=garbage), a_spec()) == WAITS
 
 
@@ -336,7 +334,5 @@ def test_what_no_task_could_carry_out_is_refused(statement: str, problem: str) -
         *(([1, "x"], '[1, "x"]'), ({"h": None}, '{"h": null}')),
     ],
 )
-def test_values_are_texts_as_the_database_takes_them_out_of_a_payload(
-    value: object, sent: str | None
-) -> None:
+def test_values_are_the_texts_that_the_database_takes(value: object, sent: str | None) -> None:
     assert parameter_texts({"a": value}) == {"a": sent}

@@ -139,7 +139,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("payload", "path", "problem", "allowed"), REFUSED, ids=range(len(REFUSED))
 )
-def test_bad_json_is_refused_with_its_path_and_what_is_allowed(
+def test_bad_json_is_refused_with_what_is_allowed(
     payload, path: str, problem: str, allowed: str
 ) -> None:
     with pytest.raises(InvalidTaskError) as refused:

@@ -213,9 +213,7 @@ LATE_HOUR = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold
         (dict[str, int] | None, {}, "payload"),
     ],
 )
-def test_what_would_be_read_as_another_value_is_refused_with_its_path(
-    annotation, payload, path
-) -> None:
+def test_what_would_be_read_as_another_value_is_refused(annotation, payload, path) -> None:
     with pytest.raises(
         InvalidTaskError, match="is written in one way and read in another"
     ) as refused:
@@ -278,7 +276,7 @@ def test_a_row_of_another_shape_is_refused_at_the_run() -> None:
         (7, "payload"),
     ],
 )
-def test_a_fault_in_a_payload_is_explained_by_its_path_and_without_its_value(
+def test_a_fault_in_a_payload_is_explained_by_its_path_without_its_value(
     payload, path: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
@@ -388,9 +386,7 @@ def test_jitter_does_not_change_how_many_attempts_a_table_implies() -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 5), st.integers(0, 2**32))
-def test_jitter_makes_a_wait_longer_up_to_its_share_and_never_shorter(
-    jitter: int, level: int, seed: int
-) -> None:
+def test_jitter_makes_a_wait_longer_up_to_its_share(jitter: int, level: int, seed: int) -> None:
     said = (5, 30, 60)[min(level, 3) - 1]
     for policy in (Levels(seconds(5, 30, 60), jitter), Fixed(timedelta(seconds=said), 3, jitter)):
         wait = policy.wait(level, Random(seed)).total_seconds()
@@ -406,7 +402,7 @@ def test_jitter_uses_the_whole_range() -> None:
 
 
 @given(st.integers(1, 32_000), st.integers(0, 2**32), st.floats(1, 1000))
-def test_full_jitter_stays_between_zero_and_the_ceiling_of_its_level(
+def test_full_jitter_stays_below_the_ceiling_of_its_level(
     level: int, seed: int, factor: float
 ) -> None:
     policy = Exponential(timedelta(seconds=1), factor, timedelta(hours=1))
@@ -489,9 +485,7 @@ def test_the_table_holds_exactly_the_moves_of_the_design() -> None:
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
-def test_an_event_leads_where_the_table_says_or_is_refused_by_name(
-    state: State, event: Event
-) -> None:
+def test_an_event_leads_where_the_table_says_or_is_refused(state: State, event: Event) -> None:
     targets = [to for s, e, to in LEGAL if (s, e) == (state, event)]
     if targets:
         assert [next_state(state, event)] == targets

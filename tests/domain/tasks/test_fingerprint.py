@@ -101,9 +101,7 @@ def test_an_error_has_the_fingerprint_of_its_like(fail: Callable[[int], None]) -
 
 
 @pytest.mark.parametrize("fail", KINDS)
-def test_a_deploy_changes_neither_lines_nor_folder_of_a_fingerprint(
-    fail: Callable[[int], None],
-) -> None:
+def test_a_deploy_changes_no_fingerprint(fail: Callable[[int], None]) -> None:
     now = caught(lambda: fail(4))
     trace = re.sub(r"line \d+", "line 9999", now.traceback or "")
     trace = re.sub(r'File "/.*?/tests/domain/', 'File "/srv/releases/8/tests/domain/', trace)
