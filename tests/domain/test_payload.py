@@ -420,16 +420,15 @@ def test_what_its_own_serializer_writes_is_stored(annotation, payload, stored) -
     assert kept(payload, None if annotation is None else typed(annotation)) == stored
 
 
-def test_a_handler_with_its_own_to_json_is_no_way_around() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^payload\.pw is a secret"):
-        kept(Login(pw=X), typed(Login, to_json=str))
-
-
-def test_parameters_of_a_batch_are_refused_too() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^params\.pw is a secret"):
-        checked_params("job", Login, {"pw": "x"})
-
-
-def test_a_checkpoint_is_refused_too() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^checkpoint\.pw is a secret"):
-        encode_object(Login(pw=X), "checkpoint", LIMIT_OF_PAYLOAD_SECRETS)
+@pytest.mark.parametrize(
+    ("act", "path"),
+    [
+        (lambda: kept(Login(pw=X), typed(Login, to_json=str)), r"payload\.pw"),
+        (lambda: checked_params("job", Login, {"pw": "x"}), r"params\.pw"),
+        (lambda: encode_object(Login(pw=X), "checkpoint", LIMIT), r"checkpoint\.pw"),
+    ],
+    ids=["a handler's own to_json", "parameters of a batch", "a checkpoint"],
+)
+def test_there_is_no_way_around(act: Callable[[], object], path: str) -> None:
+    with pytest.raises(InvalidTaskError, match=f"^{path} is a secret"):
+        act()

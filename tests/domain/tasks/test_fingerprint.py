@@ -12,23 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks_app.domain.tasks.error_text import (
-    cause_of,
     fingerprint_of,
     parse_fingerprint,
     traits_of,
     without_values,
 )
 from tasks_app.domain.tasks.run import Cause
+from tests.domain.tasks.test_error_text import caught
 
 A_UUID = "9814f32b-800a-4498-ac9c-b657a15b6ddf"
-
-
-def caught(act: Callable[[], object]) -> Cause:
-    try:
-        act()
-    except BaseException as error:
-        return cause_of(error)
-    raise AssertionError("nothing was raised")
 
 
 def charge(order: object) -> None:
