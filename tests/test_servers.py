@@ -27,9 +27,7 @@ KILLED, LIVING = f"{PREFIX}{0:08x}", f"{PREFIX}{1:08x}"
 THERE = text(f"SELECT datname FROM pg_database WHERE datname ~ '^{PREFIX}0000000' ORDER BY 1")
 
 
-def test_what_a_killed_session_left_is_dropped_and_what_a_living_one_has_is_not(
-    database_url: str,
-) -> None:
+def test_databases_of_a_killed_session_are_dropped_and_no_others(database_url: str) -> None:
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as living:
         living.exec_driver_sql(f"SET application_name = '{LIVING}'")

@@ -9,14 +9,15 @@ from http.cookies import SimpleCookie
 from typing import Any
 
 import httpx
+from sqlalchemy import Engine, text
 
+from tasks_app import Settings
 from tasks_app.dashboard.app import dashboard_app
 from tasks_app.dashboard.security import RequestEnvelope
 
 HOST = "http://localhost"
 SAME = {"sec-fetch-site": "same-origin"}
-
-
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 LOOP = asyncio.Runner()
 """One for all requests: a new one would start new threads for each."""
 OPEN: list[RequestEnvelope] = []
@@ -73,3 +74,32 @@ def basic(name: str, password: str) -> dict[str, str]:
 
 def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def browser_of(settings: Settings, role: str, who: str = "bob") -> Browser:
+    return Browser(dashboard(settings, role=lambda _: role, who=lambda _: who))
+
+
+def shows(page: str, *texts: str) -> None:
+    assert [each for each in texts if each not in page] == []
+
+
+def is_inert(page: str, path: str = "") -> None:
+    """Neither text of users nor the page itself brings code or style that runs in it."""
+    found = ("<script>", "<img", "style=", "<style", "onclick")
+    assert [each for each in found if each in page] == [], path
+
+
+def is_one_sentence(answer: httpx.Response, status: int = 400) -> None:
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+
+
+def one(engine: Engine, query: str, **values: Any) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text(query), values).scalar_one_or_none()
+
+
+def write(engine: Engine, statement: str, **values: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)

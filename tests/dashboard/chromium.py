@@ -16,19 +16,20 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import uvicorn
 from playwright.sync_api import Page, sync_playwright
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.routing import compile_path
 
 from tasks_app import NewTask, Settings, create_group, create_schedule
 from tests.clock import until
-from tests.dashboard.browser import dashboard
+from tests.dashboard.browser import dashboard, one
 from tests.dashboard.test_errors import fails
 from tests.dashboard.test_operations import lives
 from tests.dashboard.test_pages import audit, waiting_task
 from tests.tiers import starts_processes
 
 Test = TypeVar("Test", bound=Callable[..., None])
+Filled = dict[str, Any]
 CHROMIUM = os.environ.get("TASKS_APP_TEST_CHROMIUM") or shutil.which("chromium") or ""
 MARKS = [
     pytest.mark.test_all,
@@ -93,7 +94,7 @@ def page(chromium: Any, address: str, request: pytest.FixtureRequest) -> Iterato
 
 
 @pytest.fixture
-def filled(engine: Engine) -> dict[str, Any]:
+def filled(engine: Engine) -> Filled:
     """Some of everything."""
     ids = [
         fails(engine, "shop.Declined", f"order {n} declined", name="pay", queue="money")
@@ -105,17 +106,11 @@ def filled(engine: Engine) -> dict[str, Any]:
     with Session(engine) as session, session.begin():
         group = create_group(session, [NewTask("a"), NewTask("b")])
         create_schedule(session, "nightly", "report", cron="30 2 * * *")
-    with engine.connect() as connection:
-        query = "SELECT encode(fingerprint, 'hex') FROM task_error WHERE id = :id"
-        cause = connection.execute(text(query), {"id": ids[0]}).scalar_one()
+    query = "SELECT encode(fingerprint, 'hex') FROM task_error WHERE id = :id"
+    cause = one(engine, query, id=ids[0])
     return {"ids": ids, "later": later, "group": group.id, "cause": cause}
 
 
 def done(engine: Engine) -> list[tuple[str, str, list[int]]]:
     """What the audit has but the fixture's own."""
     return [line for line in audit(engine) if line[1]]
-
-
-def one(engine: Engine, query: str, **values: Any) -> Any:
-    with engine.connect() as connection:
-        return connection.execute(text(query), values).scalar_one_or_none()

@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from tests.dashboard.chromium import MARKS, WIDE, address, chromium, done, filled, one, page, posts
+from tests.dashboard.browser import one
+from tests.dashboard.chromium import (
+    MARKS,
+    WIDE,
+    Filled,
+    address,
+    chromium,
+    done,
+    filled,
+    page,
+    posts,
+)
 from tests.dashboard.test_pages import waiting_task
 
 __all__ = ["address", "chromium", "filled", "page"]
@@ -18,34 +29,21 @@ NARROW = {"width": 390, "height": 844}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 
-def paths(filled: dict[str, Any]) -> list[str]:
+def paths(filled: Filled) -> list[str]:
+    task_id, cause = filled["ids"][0], filled["cause"]
     return [
-        "/",
-        "/tasks",
-        f"/tasks/{filled['ids'][0]}",
-        f"/tasks/{filled['ids'][0]}/edit",
-        "/errors",
-        f"/errors/{filled['cause']}",
-        f"/bulks/new?action=requeue&fingerprint={filled['cause']}",
-        "/schedules",
-        "/schedules/nightly",
-        "/queues",
-        "/queues/money",
-        "/groups",
-        f"/groups/{filled['group']}",
-        "/batches",
-        "/workers",
-        "/audit",
-        "/find?q=a",
-        "/find?q=nothing.is.called.so",
-        "/nothing/here",
+        *("/", "/tasks", f"/tasks/{task_id}", f"/tasks/{task_id}/edit", "/errors"),
+        *(f"/errors/{cause}", f"/bulks/new?action=requeue&fingerprint={cause}"),
+        *("/schedules", "/schedules/nightly", "/queues", "/queues/money", "/groups"),
+        *(f"/groups/{filled['group']}", "/batches", "/workers", "/audit"),
+        *("/find?q=a", "/find?q=nothing.is.called.so", "/nothing/here"),
     ]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_every_page_is_accessible_and_never_wider_than_the_window(
-    chromium: Any, address: str, filled: dict[str, Any], theme: str, size: dict[str, int]
+    chromium: Any, address: str, filled: Filled, theme: str, size: dict[str, int]
 ) -> None:
     context = chromium.new_context(base_url=address, viewport=size, color_scheme=theme)
     page = context.new_page()
@@ -65,9 +63,7 @@ def test_every_page_is_accessible_and_never_wider_than_the_window(
 
 
 @posts("/bulks", "/bulks/{token}/run")
-def test_from_a_red_number_to_mended_tasks(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_from_a_red_number_to_mended_tasks(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/")
     page.get_by_role("link", name="Failed, 24 h").click()
     page.get_by_role("link", name="shop.Declined").first.click()
@@ -78,16 +74,14 @@ def test_from_a_red_number_to_mended_tasks(
     page.get_by_role("button", name="Next 10").click()
     page.get_by_role("button", name="The rest").click()
     expect(page.get_by_text("acted on 12")).to_be_visible()
-    with engine.connect() as connection:
-        left = connection.execute(text("SELECT name FROM task_error")).scalars().all()
-    assert left == ["mail"]
+    assert one(engine, "SELECT array_agg(name) FROM task_error") == ["mail"]
     assert {who for action, who, _ in done(engine)} == {"local (dashboard)"}
 
 
 @posts(
     *(f"/tasks/{{task_id}}/{word}" for word in ("run-now", "cancel", "requeue", "hold", "release"))
 )
-def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto(f"/tasks/{filled['later']}")
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_text("Done: run-now.")).to_be_visible()
@@ -103,7 +97,7 @@ def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, A
     ]
 
 
-def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/tasks?name=pay")
     for key in ("j", "x", "j", "x"):
         page.keyboard.press(key)
@@ -113,14 +107,13 @@ def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[s
     page.get_by_role("button", name="Go on").click()
     page.get_by_role("button", name="All").click()
     expect(page.get_by_text("acted on 2")).to_be_visible()
-    with engine.connect() as connection:
-        query = text("SELECT count(*) FROM task_pending WHERE name = 'pay'")
-        assert connection.execute(query).scalar_one() == 2
+    assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'pay'") == 2
 
 
-def test_the_keyboard_leads_everywhere(page: Page, filled: dict[str, Any]) -> None:
+def test_the_keyboard_leads_everywhere(page: Page, filled: Filled) -> None:
     page.goto("/")
-    for key, path in zip("tesqrbwao", PLACES, strict=True):
+    places = "/tasks /errors /schedules /queues /groups /batches /workers /audit /"
+    for key, path in zip("tesqrbwao", places.split(), strict=True):
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.wait_for_url(f"**{path}")
@@ -135,35 +128,23 @@ def test_the_keyboard_leads_everywhere(page: Page, filled: dict[str, Any]) -> No
     expect(page.get_by_label("Name", exact=True)).to_be_focused()
 
 
-PLACES = (
-    *("/tasks", "/errors", "/schedules", "/queues", "/groups", "/batches", "/workers"),
-    *("/audit", "/"),
-)
-
-
 @posts("/queues/{queue:path}/pause", "/queues/{queue:path}/resume")
-def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/queues/money")
     page.get_by_text("Pause it …").click()
     page.get_by_role("button", name="Pause").first.click()
     expect(page.get_by_role("status")).to_be_visible()
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT queue FROM task_queue_pause")).scalar_one()
+    assert one(engine, "SELECT queue FROM task_queue_pause")
     page.goto("/queues/money")
     page.get_by_role("button", name="Resume").first.click()
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM task_queue_pause")).scalar_one() == 0
+    assert one(engine, "SELECT count(*) FROM task_queue_pause") == 0
 
 
 @posts(*(f"/schedules/{{name:path}}/{word}" for word in ("run", "pause", "resume")))
-def test_a_schedule_is_run_now_and_paused(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_schedule_is_run_now_and_paused(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/schedules")
     page.get_by_role("button", name="Run now").first.click()
-    with engine.connect() as connection:
-        query = text("SELECT count(*) FROM task_pending WHERE name = 'report'")
-        assert connection.execute(query).scalar_one() == 1
+    assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'report'") == 1
     for label in ("Pause", "Resume"):
         page.get_by_role("button", name=f"{label}: nightly").click()
         expect(page.get_by_text(f"{label}d").first).to_be_visible()
@@ -173,16 +154,14 @@ def test_a_schedule_is_run_now_and_paused(
 
 
 @posts("/groups/{group_id}/cancel")
-def test_a_group_is_cancelled(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_a_group_is_cancelled(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto(f"/groups/{filled['group']}")
     page.get_by_text("Cancel …").click()
     page.get_by_role("button", name="Cancel 2").click()
     expect(page.get_by_text("2 cancelled, 0 asked to stop.")).to_be_visible()
 
 
-def test_a_live_part_is_replaced_and_rests_while_it_is_used(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_live_part_is_replaced_and_may_rest(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/")
     pending = page.locator(".kpi .v").nth(2)
     before = pending.inner_text()
@@ -192,8 +171,8 @@ def test_a_live_part_is_replaced_and_rests_while_it_is_used(
     expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
 
 
-def test_three_clicks_from_a_red_number_to_the_mended_task(
-    page: Page, engine: Engine, filled: dict[str, Any]
+def test_three_clicks_from_red_to_the_mended_task(
+    page: Page, engine: Engine, filled: Filled
 ) -> None:
     page.goto("/")
     page.get_by_label("Queues and names").get_by_role("link", name="1", exact=True).click()
@@ -203,9 +182,7 @@ def test_three_clicks_from_a_red_number_to_the_mended_task(
     assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'mail'") == 1
 
 
-def test_a_part_that_is_used_waits_and_the_others_go_on(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_part_in_use_waits_and_others_go_on(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/")
     pending, queues = page.locator(".kpi .v").nth(2), page.get_by_label("Queues and names")
     before = pending.inner_text()
@@ -218,7 +195,7 @@ def test_a_part_that_is_used_waits_and_the_others_go_on(
     expect(queues).to_contain_text("while.used", timeout=30_000)
 
 
-def test_each_filter_is_a_chip_that_goes_with_a_click(page: Page, filled: dict[str, Any]) -> None:
+def test_each_filter_is_a_chip_that_goes_with_a_click(page: Page, filled: Filled) -> None:
     page.goto("/tasks?name=pay&state=FAILED")
     page.get_by_role("link", name="Leave out state FAILED").click()
     page.wait_for_url("**/tasks?name=pay")

@@ -18,14 +18,15 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
 from tests.batch.yard import Yard
 from tests.dashboard import test_browser
+from tests.dashboard.browser import one
 from tests.dashboard.chromium import (
     MARKS,
     POSTED,
+    Filled,
     address,
     chromium,
     done,
     filled,
-    one,
     page,
     posts,
 )
@@ -61,9 +62,7 @@ def known() -> Iterator[None]:
 
 @posts("/tasks/{task_id}/edit")
 @pytest.mark.usefixtures("known")
-def test_a_payload_is_edited_after_a_look(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_payload_is_edited_after_a_look(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto(f"/tasks/{filled['ids'][0]}")
     page.get_by_role("link", name="Edit …").click()
     page.locator("#payload").fill('{"order": 42}')
@@ -81,9 +80,7 @@ def test_a_payload_is_edited_after_a_look(
 
 
 @posts("/errors/{fingerprint}/known", "/errors/{fingerprint}/unknown")
-def test_a_cause_is_marked_and_not_any_more(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_cause_is_marked_and_not_any_more(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto(f"/errors/{filled['cause']}")
     page.get_by_label("Note").fill("the bank's fault")
     page.get_by_label("For").fill("7d")
@@ -98,9 +95,7 @@ def test_a_cause_is_marked_and_not_any_more(
 
 
 @posts("/schedules/{name:path}/change", "/schedules/{name:path}/remove")
-def test_a_schedule_is_changed_after_a_preview_and_removed(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_schedule_is_changed_and_removed(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/schedules/nightly")
     page.get_by_label("Cron").fill("0 4 * * *")
     page.get_by_role("button", name="Preview").click()
@@ -116,9 +111,7 @@ def test_a_schedule_is_changed_after_a_preview_and_removed(
 
 
 @posts("/queues/*/pause", "/queues/*/resume")
-def test_every_queue_is_paused_and_goes_on(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_every_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/queues")
     page.get_by_text("Pause every queue …").click()
     page.get_by_label("Why").fill("the database moves")
@@ -132,7 +125,7 @@ def test_every_queue_is_paused_and_goes_on(
 
 
 @posts("/queues/{queue:path}/change", "/queues/{queue:path}/share", "/queues/{queue:path}/unshare")
-def test_settings_and_shares_of_a_queue(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_settings_and_shares_of_a_queue(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/queues/money")
     page.get_by_text("Windows and settings …").click()
     page.get_by_label("Windows, one a line").fill("mon-fri 22:00-06:00 Europe/Berlin")
@@ -153,7 +146,7 @@ def test_settings_and_shares_of_a_queue(page: Page, engine: Engine, filled: dict
 
 
 @posts("/limits/set", "/limits/drop")
-def test_a_limit_is_set_and_dropped(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_a_limit_is_set_and_dropped(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/queues/money")
     page.get_by_text("Limit it …").click()
     page.get_by_label("At a time").fill("3")
@@ -168,9 +161,7 @@ def test_a_limit_is_set_and_dropped(page: Page, engine: Engine, filled: dict[str
 
 
 @posts("/breakers/override")
-def test_a_breaker_is_kept_open_and_left_alone(
-    page: Page, engine: Engine, filled: dict[str, Any]
-) -> None:
+def test_a_breaker_is_kept_open_and_left_alone(page: Page, engine: Engine, filled: Filled) -> None:
     with engine.begin() as connection:
         synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
     page.goto("/queues")
@@ -183,7 +174,7 @@ def test_a_breaker_is_kept_open_and_left_alone(
 
 
 @posts("/locks/free")
-def test_a_lock_is_freed(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_a_lock_is_freed(page: Page, engine: Engine, filled: Filled) -> None:
     hold = locks.hold(engine, exclusive="warehouse:7")
     hold.__enter__()
     page.goto("/queues")
@@ -236,7 +227,7 @@ def test_a_batch_is_stopped_goes_on_and_is_given_up(job: Yard, page: Page, engin
         for word in ("reschedule", "reprioritise", "move", "disable", "enable")
     )
 )
-def test_one_task_by_its_forms(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_one_task_by_its_forms(page: Page, engine: Engine, filled: Filled) -> None:
     later = filled["later"]
     page.goto(f"/tasks/{later}")
     for label, fill, becomes in (
@@ -283,7 +274,7 @@ def test_those_behind_a_failed_one_go_on(page: Page, engine: Engine) -> None:
     assert reasons(engine) == [("unblock", None)]
 
 
-def test_chosen_tasks_are_moved(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+def test_chosen_tasks_are_moved(page: Page, engine: Engine, filled: Filled) -> None:
     page.goto("/tasks?name=later")
     expect(page.locator("#chosen")).to_be_hidden()
     page.keyboard.press("j")

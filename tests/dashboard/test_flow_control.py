@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from tasks_app import locks
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.pool.flow_control.circuit_breakers import synchronise
-from tests.dashboard.browser import Browser, text_of
+from tests.dashboard.browser import Browser, text_of, write
 from tests.dashboard.test_pages import audit, waiting_task
 from tests.dashboard.test_queues import queue
 from tests.factory import claimed_task
@@ -17,28 +17,19 @@ from tests.factory import claimed_task
 @pytest.mark.test_all
 def test_limits(engine: Engine, browser: Browser) -> None:
     with engine.begin() as connection:
-        task = claimed_task(connection, queue="mail")
-        keyed = text(
-            "UPDATE task_pending SET limit_key = 'x', more_limit_keys = '{tenant:1}' WHERE id = :id"
-        )
-        connection.execute(keyed, {"id": task.fence.task_id})
+        claimed_task(connection, queue="mail")
+    write(engine, "UPDATE task_pending SET limit_key = 'x', more_limit_keys = '{tenant:1}'")
     form = {"kind": "key", "target": "tenant:*", "most": "2", "rate": "100/1m", "page": "mail"}
     answer = browser.act("/limits/set", form)
     assert answer.headers["location"] == "/queues/mail"
     held = waiting_task(engine, queue="mail", limit_key="tenant:1")
-    with engine.begin() as connection:
-        parked = (
-            "UPDATE task_pending SET parked_kind = 'key', parked_for = 'tenant:1', parked = 'x'"
-        )
-        connection.execute(text(f"{parked} WHERE id = :id"), {"id": held})
+    parked = "UPDATE task_pending SET parked_kind = 'key', parked_for = 'tenant:1', parked = 'x'"
+    write(engine, f"{parked} WHERE id = :id", id=held)
     browser.act("/limits/set", {"kind": "queue", "target": "mail", "most": "1"})
     own, key = queue(browser, "mail")["limits"]
     assert (own["kind"], own["running"], own["most"]) == ("queue", 1, 1)
-    assert (key["key"], key["target"], key["running"], key["held"]) == (
-        *("tenant:1", "tenant:*"),
-        *(1, 1),
-    )
-    assert key["rate"] == "100/1m"
+    found = tuple(key[name] for name in ("key", "target", "running", "held", "rate"))
+    assert found == ("tenant:1", "tenant:*", 1, 1, "100/1m")
     assert key["starts_left"] is not None
     assert "holds 1 back" in text_of(browser.get("/queues/mail").text)
     model = browser.get("/api/queues").json()
@@ -52,7 +43,7 @@ def test_limits(engine: Engine, browser: Browser) -> None:
     assert browser.act("/limits/set", {"kind": "key", "most": "x"}).status_code == 400
 
 
-def test_a_breaker_that_opened_by_itself_may_be_tried_at_once(
+def test_a_breaker_that_opened_itself_may_be_tried_at_once(
     engine: Engine, browser: Browser
 ) -> None:
     with engine.begin() as connection:
@@ -130,10 +121,8 @@ def test_locks(engine: Engine, browser: Browser) -> None:
         (held,) = browser.get("/api/queues").json()["locks"]
         assert (held["resource"], held["who"], held["waits"]) == ("account:42/eur", "teller", False)
         assert queue(browser, "mail")["locks"] == []
-        with engine.begin() as connection:
-            values = {"id": task.fence.task_id}
-            mine = "UPDATE task_lock_holder SET task_id = :id, attempt = 1, lease_token = token"
-            connection.execute(text(mine), values)
+        mine = "UPDATE task_lock_holder SET task_id = :id, attempt = 1, lease_token = token"
+        write(engine, mine, id=task.fence.task_id)
         browser.act("/queues/x/resume")
         assert [each["resource"] for each in queue(browser, "mail")["locks"]] == ["account:42/eur"]
         assert "its lease is over: the next request gets it" in browser.get("/queues").text

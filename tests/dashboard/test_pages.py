@@ -16,10 +16,19 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import queues as queues_page
 from tasks_app.monitor.pages import tasks as tasks_page
 from tasks_app.pool.runs.settle import settle_one
-from tests.dashboard.browser import Browser, dashboard, text_of
+from tests.dashboard.browser import (
+    EVIL,
+    Browser,
+    browser_of,
+    dashboard,
+    is_inert,
+    is_one_sentence,
+    one,
+    shows,
+    text_of,
+    write,
+)
 from tests.factory import claimed_task, ending, pending_task
-
-EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 
 def failed_task(engine: Engine, message: str = "boom", **options: object) -> int:
@@ -54,10 +63,7 @@ def test_overview_counts_by_queue_and_name(engine: Engine, browser: Browser) -> 
     line = next(each for each in model["lines"] if each["name"] == "orders.invoice")
     assert (line["queue"], line["pending"], line["due"], line["running"]) == ("default", 3, 3, 0)
     page = text_of(browser.get("/").text)
-    assert "orders.invoice" in page
-    assert "served by no worker" in page, "what doctor finds"
-    assert "3 could not run" in page
-    assert "nothing could run" in page
+    shows(page, "orders.invoice", "served by no worker", "3 could not run", "nothing could run")
 
 
 def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:
@@ -66,20 +72,16 @@ def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:
     assert "leave one out" in browser.get("/tasks?name=nobody").text
 
 
-def test_a_crowded_queue_is_not_counted_to_its_end(
+def test_a_long_queue_is_not_counted_out(
     engine: Engine, browser: Browser, settings: Settings
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(
-            text("""
-            INSERT INTO task_pending (name, queue, payload, state, due_at, scan_at)
-            SELECT 'much', 'big', '{}', 'PENDING', now(), now() FROM generate_series(1, 10050)
-        """)
-        )
-    assert browser.get("/api/overview").json()["pending"] == {
-        "number": queues_page.MOST + 1,
-        "more": True,
-    }
+    write(
+        engine,
+        "INSERT INTO task_pending (name, queue, payload, state, due_at, scan_at)"
+        " SELECT 'much', 'big', '{}', 'PENDING', now(), now() FROM generate_series(1, 10050)",
+    )
+    found = browser.get("/api/overview").json()["pending"]
+    assert found == {"number": queues_page.MOST + 1, "more": True}
     assert "10,000+ match" in browser.get("/tasks?queue=big").text
     assert browser.get("/api/tasks?queue=big").json()["number"] == tasks_page.MOST
 
@@ -93,12 +95,8 @@ def test_filters_and_pages(engine: Engine, browser: Browser) -> None:
     assert [row["id"] for row in second["rows"]] == made[:5][::-1]
     assert second["older"] is None
     assert first["number"] == len(made)
-    for query in (
-        "queue=mail",
-        "name=other",
-        "state=PENDING&name=other",
-        "pool=pending&queue=mail",
-    ):
+    queries = "queue=mail name=other state=PENDING&name=other pool=pending&queue=mail"
+    for query in queries.split():
         assert [row["id"] for row in browser.get(f"/api/tasks?{query}").json()["rows"]] == [other]
     bad = failed_task(engine, "card type", name="charge")
     assert [r["id"] for r in browser.get("/api/tasks?error=CARD").json()["rows"]] == [bad]
@@ -110,9 +108,7 @@ def test_task_page(engine: Engine, browser: Browser) -> None:
     task_id = failed_task(engine, "no amex", task_id=waiting_task(engine, payload=payload))
     page = browser.get(f"/tasks/{task_id}").text
     assert "tok_secret" not in page
-    assert "amex" in page
-    assert "Traceback: no amex" in page
-    assert "shop.CardDeclined" in page
+    shows(page, "amex", "Traceback: no amex", "shop.CardDeclined")
     model = browser.get(f"/api/tasks/{task_id}").json()
     assert model["task"]["payload"]["card"]["api_token"] == "***"
     assert model["task"]["state"] == "FAILED"
@@ -136,9 +132,7 @@ def test_cancel_and_run_now(engine: Engine, browser: Browser) -> None:
     later = waiting_task(engine, delay=3600)
     browser.act(f"/tasks/{later}/run-now")
     assert "Done: run-now" in browser.get("/tasks").text
-    with engine.connect() as connection:
-        query = text("SELECT due_at <= now() FROM task_pending WHERE id = :id")
-        assert connection.execute(query, {"id": later}).scalar_one()
+    assert one(engine, "SELECT due_at <= now() FROM task_pending WHERE id = :id", id=later)
     browser.act(f"/tasks/{later}/run-now")
     assert "Nothing was changed" in browser.get("/tasks").text
     browser.act(f"/tasks/{later}/cancel")
@@ -149,9 +143,7 @@ def test_cancel_and_run_now(engine: Engine, browser: Browser) -> None:
 def test_unblock(engine: Engine, browser: Browser) -> None:
     first = failed_task(engine)
     waiting_task(engine, order_key="card:1")
-    with engine.begin() as connection:
-        keyed = text("UPDATE task_error SET order_key = 'card:1' WHERE id = :id")
-        connection.execute(keyed, {"id": first})
+    write(engine, "UPDATE task_error SET order_key = 'card:1' WHERE id = :id", id=first)
     browser.act(f"/tasks/{first}/unblock")
     assert "The tasks behind it go on." in browser.get("/tasks").text
     assert [line[0] for line in audit(engine)] == ["unblock"]
@@ -160,14 +152,12 @@ def test_unblock(engine: Engine, browser: Browser) -> None:
 def test_a_key_that_is_taken_refuses_in_words(engine: Engine, browser: Browser) -> None:
     task_id = failed_task(engine, task_id=waiting_task(engine, unique_key="u"))
     waiting_task(engine, unique_key="u")
-    answer = browser.act(f"/tasks/{task_id}/requeue")
-    assert answer.status_code == 409
-    assert "Traceback" not in answer.text
+    is_one_sentence(browser.act(f"/tasks/{task_id}/requeue"), 409)
 
 
 def test_viewers_get_no_buttons(engine: Engine, settings: Settings) -> None:
     task_id = failed_task(engine)
-    viewer = Browser(dashboard(settings, role=lambda _: "viewer", who=lambda _: "eve"))
+    viewer = browser_of(settings, "viewer")
     assert 'method="post"' not in viewer.get(f"/tasks/{task_id}").text
 
 
@@ -175,46 +165,29 @@ def test_markup_is_inert(engine: Engine, browser: Browser) -> None:
     task_id = failed_task(
         engine, EVIL, task_id=waiting_task(engine, payload={EVIL: EVIL}, biz_key=EVIL)
     )
-    with engine.begin() as connection:
-        values = {"evil": EVIL, "id": task_id}
-        connection.execute(
-            text("UPDATE task_error SET name = :evil, queue = :evil, owner = :evil WHERE id = :id"),
-            values,
-        )
+    write(engine, "UPDATE task_error SET name = :evil, queue = :evil, owner = :evil", evil=EVIL)
     for path in ("/", "/tasks", f"/tasks/{task_id}", f"/tasks?name={EVIL}", f"/nope/{EVIL}"):
         browser.cookies["tasks_app_told"] = quote("+" + EVIL)
-        page = browser.get(path).text
-        assert "<script>alert" not in page, path
-        assert "<img" not in page, path
+        is_inert(browser.get(path).text, path)
     shown = browser.get(f"/api/tasks/{task_id}")
     assert shown.headers["content-type"] == "application/json"
     assert shown.json()["task"]["name"] == EVIL
 
 
-def test_no_page_has_inline_script_or_style(engine: Engine, browser: Browser) -> None:
-    task_id = failed_task(engine)
-    for path in ("/", "/tasks", f"/tasks/{task_id}", "/nope"):
-        page = browser.get(path).text
-        assert "style=" not in page
-        assert "<style" not in page
-        assert "<script>" not in page
-        assert "onclick" not in page
-
-
 @pytest.mark.parametrize(
-    "path",
+    ("path", "status"),
     [
-        "/tasks/x",
-        "/tasks/99999999999999999999",
-        "/tasks?before=x",
-        "/tasks?name=%00",
-        "/api/tasks/x",
+        *((f"/tasks{rest}", 400) for rest in ("/x", "/99999999999999999999", "?before=x")),
+        *(("/tasks?name=%00", 400), ("/api/tasks/x", 400)),
+        *(("/batches?status=x", 400), ("/batches/x", 400), ("/batches/4711", 404)),
+        *(("/errors/xyz", 400), ("/errors?since=2y", 400), ("/errors?known=perhaps", 400)),
+        *(("/errors?name=%00", 400), ("/errors/0123456789abcdef?before=yesterday", 400)),
+        ("/errors/0123456789abcdef?before=2026-01-01T00:00:00", 400),
     ],
 )
-def test_wrong_input_is_one_sentence(browser: Browser, path: str) -> None:
+def test_wrong_input_is_one_sentence(browser: Browser, path: str, status: int) -> None:
     answer = browser.get(path)
-    assert answer.status_code == 400
-    assert "Traceback" not in answer.text
+    is_one_sentence(answer, status)
     if path.startswith("/api"):
         assert answer.headers["content-type"] == "application/problem+json"
 
@@ -224,10 +197,9 @@ def test_a_database_that_is_down_gives_a_sentence(settings: Settings) -> None:
     browser = Browser(dashboard(away))
     for path in ("/", "/tasks", "/tasks/1", "/api/overview"):
         answer = browser.get(path)
-        assert answer.status_code == 503
+        is_one_sentence(answer, 503)
         assert "The database" in answer.text
         assert "secret" not in answer.text
-        assert "Traceback" not in answer.text
 
 
 def test_reads_cannot_write_and_end_early(engine: Engine, settings: Settings) -> None:

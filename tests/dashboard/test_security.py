@@ -1,4 +1,4 @@
-"""Every route x role x method x token x authentication, made of the routes themselves."""
+"""Every route x role x method x token x authentication; and the password of the metrics."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from tasks_app.actions.action import Role
 from tasks_app.actions.table import ACTIONS
 from tasks_app.dashboard.app import ROUTES
 from tasks_app.dashboard.security import MOST_BYTES, guarded
+from tasks_app.monitor.metric_catalogue import CONTENT_TYPE
 from tests.dashboard.browser import SAME, Browser, basic, dashboard
+from tests.factory import pending_task
+from tests.tiers import few
 
 ROLES = (None, "viewer", "operator", "admin")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TOKENS = ("right", "wrong", "none", "other site")
 PASSWORDS = {"password": "right", "wrong password": "wrong", "metrics password": "scrape"}
 NOT_FOUND, REFUSED, GONE = 404, 409, 999_999
-
-
+STRANGER = "203.0.113.7"
 FIXED = {"action": "requeue", "queue": "nobody"}
 
 
@@ -43,16 +45,14 @@ def test_a_route_without_a_role_builds_no_dashboard() -> None:
 
 def made(settings: Settings, how: str, role: str | None) -> Browser:
     if how == "callable":
-        return Browser(dashboard(settings, role=lambda _: role), client="203.0.113.7")
+        return Browser(dashboard(settings, role=lambda _: role), client=STRANGER)
     if how.endswith("password"):
         roles = f"bob:{role}" if role else "ann:viewer"
         given = {"dashboard_auth": "bob:right,ann:other", "dashboard_roles": roles}
         given["metrics_auth"] = "bob:scrape"
         url = settings.database
-        return Browser(dashboard(Settings(database_url=url, **given)), client="203.0.113.7")
-    return Browser(
-        dashboard(settings), client="127.0.0.1" if how == "nobody here" else "203.0.113.7"
-    )
+        return Browser(dashboard(Settings(database_url=url, **given)), client=STRANGER)
+    return Browser(dashboard(settings), client="127.0.0.1" if how == "nobody here" else STRANGER)
 
 
 def expected(path: str, how: str, role: str | None, method: str, token: str) -> set[int]:
@@ -92,30 +92,19 @@ def test_an_action_asks_for_its_role_and_no_more(settings: Settings, role: str) 
             assert (said.status_code == 403) is (Role[role.upper()] < action.role), action.path
 
 
+Browsers = dict[tuple[str, str | None], Browser]
+
+
 @pytest.fixture(scope="module")
-def browsers() -> dict[tuple[str, str | None], Browser]:
+def browsers() -> Browsers:
     """By way and role. To make one for each path would cost more than to ask it."""
     return {}
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in ROUTES}))
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param("callable", marks=pytest.mark.test_all),
-        pytest.param("password", marks=pytest.mark.test_all),
-        pytest.param("wrong password", marks=pytest.mark.test_all),
-        pytest.param("metrics password", marks=pytest.mark.test_all),
-        pytest.param("nobody here", marks=pytest.mark.test_all),
-        "nobody elsewhere",
-    ],
-)
+@pytest.mark.parametrize("how", few(1, ["nobody elsewhere", "nobody here", "callable", *PASSWORDS]))
 def test_matrix(
-    engine: Engine,
-    settings: Settings,
-    browsers: dict[tuple[str, str | None], Browser],
-    path: str,
-    how: str,
+    engine: Engine, settings: Settings, browsers: Browsers, path: str, how: str
 ) -> None:
     right = PASSWORDS.get(how)
     auth = basic("bob", right) if right else {}
@@ -139,17 +128,12 @@ def test_matrix(
 @pytest.mark.parametrize(
     "headers",
     [
-        {},
-        {"sec-fetch-site": "same-site"},
-        {"sec-fetch-site": "none"},
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
+        *({}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "none"}),
+        *({"origin": "http://evil.example"}, {"origin": "null"}),
         {"sec-fetch-site": "cross-site", "origin": "http://localhost"},
     ],
 )
-def test_a_request_of_another_site_changes_nothing(
-    browser: Browser, headers: dict[str, str]
-) -> None:
+def test_requests_of_another_site_change_nothing(browser: Browser, headers: dict[str, str]) -> None:
     browser.get("/tasks")
     answer = browser.ask("POST", "/tasks/1/requeue", headers=headers, data={"token": browser.token})
     assert answer.status_code == 403
@@ -158,13 +142,8 @@ def test_a_request_of_another_site_changes_nothing(
 
 def test_an_old_browser_says_its_origin(browser: Browser) -> None:
     browser.get("/tasks")
-    answer = browser.ask(
-        "POST",
-        "/tasks/1/requeue",
-        headers={"origin": "http://localhost"},
-        data={"token": browser.token},
-    )
-    assert answer.status_code == 303
+    sent = {"headers": {"origin": "http://localhost"}, "data": {"token": browser.token}}
+    assert browser.ask("POST", "/tasks/1/requeue", **sent).status_code == 303
 
 
 def test_json_is_no_form(browser: Browser) -> None:
@@ -187,7 +166,7 @@ def test_the_api_takes_json_of_programs_and_of_no_other_page(browser: Browser) -
 def test_a_bearer_is_known_by_his_token(engine: Engine, settings: Settings) -> None:
     given = {"dashboard_auth": "bob:a,ann:c", "dashboard_roles": "bob:operator,*:viewer"}
     app = dashboard(Settings(database_url=settings.database, **given))
-    browser = Browser(app, client="203.0.113.7")
+    browser = Browser(app, client=STRANGER)
     for token, status in (("a", 200), ("c", 403), ("", 401), ("x", 401), ("bob:a", 401)):
         headers = {"authorization": f"Bearer {token}"}
         answer = browser.ask("POST", "/api/tasks/1/requeue", json={}, headers=headers)
@@ -219,9 +198,73 @@ def test_every_answer_has_the_policy(browser: Browser) -> None:
 def test_roles_by_name(engine: Engine, settings: Settings) -> None:
     given = {"dashboard_auth": "bob:a:b,ann:c", "dashboard_roles": "bob:admin,*:viewer"}
     app = dashboard(Settings(database_url=settings.database, **given))
-    browser = Browser(app, client="203.0.113.7")
+    browser = Browser(app, client=STRANGER)
     assert "bob · admin" in browser.get("/", headers=basic("bob", "a:b")).text
     assert "ann · viewer" in browser.get("/", headers=basic("ann", "c")).text
     asked = browser.get("/")
     assert asked.status_code == 401
     assert asked.headers["www-authenticate"].startswith("Basic ")
+
+
+GIVEN = {
+    "metrics_auth": "prom:m:p", "dashboard_auth": "bob:b,ann:a", "dashboard_roles": "bob:viewer"
+}  # fmt: skip
+
+
+def test_metrics_show_what_the_command_shows(engine: Engine, browser: Browser) -> None:
+    with engine.begin() as connection:
+        pending_task(connection, queue="mail")
+    answer = browser.get("/metrics")
+    assert answer.headers["content-type"] == CONTENT_TYPE
+    assert answer.headers["cache-control"] == "no-store"
+    assert '\ntasks_app_pending{queue="mail"} 1\n' in answer.text
+    assert "\ntasks_app_up 1\n" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "status"),
+    [
+        ("prom", "m:p", 200),
+        ("prom", "m", 401),
+        ("prom", "", 401),
+        ("", "m:p", 401),
+        ("bob", "b", 200),
+        ("ann", "a", 403),
+        ("bob", "m:p", 401),
+    ],
+)
+def test_a_viewer_or_the_password_of_the_metrics(
+    engine: Engine, settings: Settings, name: str, password: str, status: int
+) -> None:
+    app = dashboard(Settings(database_url=settings.database, **GIVEN))
+    browser = Browser(app, client=STRANGER)
+    assert browser.get("/metrics", headers=basic(name, password)).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/", "/tasks", "/api/overview"])
+def test_that_password_opens_nothing_else(engine: Engine, settings: Settings, path: str) -> None:
+    browser = Browser(dashboard(Settings(database_url=settings.database, **GIVEN)), client=STRANGER)
+    assert browser.get(path, headers=basic("prom", "m:p")).status_code == 401
+
+
+def test_without_such_a_password_nothing_is_one(engine: Engine, settings: Settings) -> None:
+    browser = Browser(dashboard(settings), client=STRANGER)
+    for headers in ({}, basic("", ""), {"authorization": "Bearer "}):
+        assert browser.get("/metrics", headers=headers).status_code == 403
+
+
+def test_the_password_opens_it_beside_roles_of_the_host(engine: Engine, settings: Settings) -> None:
+    given = Settings(database_url=settings.database, metrics_auth="prom:m")
+    browser = Browser(dashboard(given, role=lambda _: None), client=STRANGER)
+    assert browser.get("/metrics").status_code == 403
+    assert browser.get("/metrics", headers=basic("prom", "m")).status_code == 200
+    viewer = Browser(dashboard(given, role=lambda _: Role.VIEWER.name), client=STRANGER)
+    assert viewer.get("/metrics").status_code == 200
+
+
+def test_probes_need_no_password_and_no_database() -> None:
+    away = "postgresql+psycopg://nobody@127.0.0.1:1/none"
+    browser = Browser(dashboard(Settings(database_url=away, dashboard_auth="a:b")), client=STRANGER)
+    answer = browser.get("/healthz")
+    assert (answer.status_code, answer.text) == (200, "alive\n")
+    assert browser.ask("POST", "/healthz").status_code == 405

@@ -1,17 +1,29 @@
-"""How the dashboard is served: alone and mounted."""
+"""How the dashboard is served: alone, mounted, and in Flower by a real Tornado server."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import Engine
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+from tornado.web import Application, RequestHandler, url
 
 from tasks_app import Settings
+from tasks_app.dashboard.flower import Hosted
+from tasks_app.dashboard.html import STATIC
 from tasks_app.dashboard.server import check_address
 from tasks_app.domain.errors import ConfigurationError
 from tests.dashboard.browser import Browser, dashboard
@@ -87,9 +99,102 @@ def test_links_and_actions_keep_the_prefix(engine: Engine, settings: Settings, h
 
 
 def test_the_files_of_others_are_those_that_were_looked_at() -> None:
-    from hashlib import sha256
-
-    from tasks_app.dashboard.html import STATIC
-
     said = (STATIC / "VENDORED.md").read_text()
     assert sha256((STATIC / "htmx.min.js").read_bytes()).hexdigest() in said
+
+
+Asking = Callable[[httpx.AsyncClient], Any]
+
+
+class Host(RequestHandler):
+    def get_current_user(self) -> Any:
+        return {"none": None}.get(self.request.headers.get("who", ""), "ann")
+
+    def get_login_url(self) -> str:
+        return "/login"
+
+
+class Page(Hosted, Host):
+    pass
+
+
+def asked(app: Any, ask: Asking) -> Any:
+    """What ``ask`` returns of the application, which is served under ``/pre``."""
+
+    async def run() -> Any:
+        listener, port = bind_unused_port()
+        kept = {"app": app, "mount": "/pre", "extra": lambda _, user: {"user": user}}
+        server = HTTPServer(Application([url("/pre(?:/.*)?", Page, kept)], xsrf_cookies=True))
+        server.add_sockets([listener])
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                return await ask(client)
+        finally:
+            server.stop()
+
+    return asyncio.run(run())
+
+
+async def hello(request: Request) -> Response:
+    body = await request.body()
+    said = f"{request.scope['user']} {request.url.path} {request.url.query} {body.decode()}"
+    answer = PlainTextResponse(said, 201, headers={"etag": '"x"'})
+    answer.set_cookie("a", "1")
+    answer.set_cookie("b", "2")
+    return answer
+
+
+async def broken(request: Request) -> Response:
+    raise ZeroDivisionError("secret of the traceback")
+
+
+APP = Starlette(routes=[Route("/hello", hello, methods=["GET", "POST"]), Route("/broken", broken)])
+
+
+def test_a_request_and_its_answer_arrive_whole() -> None:
+    answer = asked(APP, lambda client: client.post("/pre/hello?q=ä", content="body"))
+    assert (answer.status_code, answer.headers["etag"]) == (201, '"x"')
+    assert answer.text == "ann /pre/hello q=%C3%A4 body"
+    assert len(answer.headers.get_list("set-cookie")) == 2
+    assert answer.headers.get_list("content-type") == ["text/plain; charset=utf-8"]
+
+
+@pytest.mark.parametrize(
+    ("path", "who", "leads_to"),
+    [("/pre/hello", "none", "/login"), ("/pre", "ann", "/pre/")],
+    ids=["who is not known to the login", "the mount itself to its first page"],
+)
+def test_it_leads(path: str, who: str, leads_to: str) -> None:
+    answer = asked(APP, lambda client: client.get(path, headers={"who": who}))
+    assert (answer.status_code, answer.headers["location"]) == (302, leads_to)
+
+
+def test_a_fault_is_answered_by_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    answer = asked(APP, lambda client: client.get("/pre/broken"))
+    assert (answer.status_code, answer.text) == (500, "Internal Server Error")
+    assert "secret of the traceback" in caplog.text
+
+
+def test_a_stream_arrives_piece_by_piece_and_ends_when_the_browser_goes() -> None:
+    ended, more = asyncio.Event(), asyncio.Event()
+
+    async def pieces() -> Any:
+        yield "first\n"
+        await more.wait()
+        while True:
+            yield "x" * 100_000
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await StreamingResponse(pieces())(scope, receive, send)
+        finally:
+            ended.set()
+
+    async def ask(client: httpx.AsyncClient) -> str:
+        async with client.stream("GET", "/pre/endless") as answer:
+            first = await anext(answer.aiter_text())
+        more.set()
+        await asyncio.wait_for(ended.wait(), 20)
+        return first
+
+    assert asked(app, ask) == "first\n"

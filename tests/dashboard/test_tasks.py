@@ -1,4 +1,4 @@
-"""The list of tasks: filters, export, what is chosen for a bulk."""
+"""The list of tasks: filters, export, what is chosen for a bulk; and find, by any name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from tasks_app import NewTask, Settings, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
 from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tasks_app.runtime.api.queues import pause_queue
-from tests.dashboard.browser import Browser, dashboard
+from tests.dashboard.browser import Browser, browser_of, dashboard, write
+from tests.dashboard.test_errors import fails, fingerprint_of
+from tests.dashboard.test_operations import lives
 from tests.dashboard.test_pages import failed_task, waiting_task
 from tests.factory import pending_task
+from tests.pool.test_statistics import left_no_row
 
 
 def found(browser: Browser, query: str) -> list[int]:
@@ -55,11 +58,8 @@ def test_by_schedule(engine: Engine, browser: Browser) -> None:
 
 def test_by_the_time_of_creation(engine: Engine, browser: Browser) -> None:
     old, new = waiting_task(engine), waiting_task(engine)
-    with engine.begin() as connection:
-        aged = text(
-            "UPDATE task_pending SET created_at = now() - interval '2 hours' WHERE id = :id"
-        )
-        connection.execute(aged, {"id": old})
+    aged = "UPDATE task_pending SET created_at = now() - interval '2 hours' WHERE id = :id"
+    write(engine, aged, id=old)
     assert found(browser, "since=1h") == [new]
     assert found(browser, "since=24h") == [new, old]
     assert browser.get("/tasks?since=1y").status_code == 400
@@ -74,9 +74,8 @@ def test_export(engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatc
     lines = list(csv.DictReader(io.StringIO(answer.text)))
     assert [int(line["id"]) for line in lines] == ids[::-1]
     assert {line["biz_key"] for line in lines} == {"'=1+1"}, "no formula"
-    lines = [
-        json.loads(line) for line in browser.get("/tasks/export.jsonl?name=n").text.splitlines()
-    ]
+    exported = browser.get("/tasks/export.jsonl?name=n").text
+    lines = [json.loads(line) for line in exported.splitlines()]
     assert [line["id"] for line in lines] == ids[::-1]
     monkeypatch.setattr(tasks_page, "MOST_EXPORTED", 3)
     assert len(browser.get("/tasks/export.jsonl").text.splitlines()) == 3
@@ -95,8 +94,7 @@ def test_what_matches_is_offered_to_a_bulk(engine: Engine, browser: Browser) -> 
 
 def test_viewers_choose_nothing(engine: Engine, settings: Settings) -> None:
     failed_task(engine)
-    viewer = Browser(dashboard(settings, role=lambda _: "viewer", who=lambda _: "eve"))
-    page = viewer.get("/tasks?name=t").text
+    page = browser_of(settings, "viewer").get("/tasks?name=t").text
     assert "checkbox" not in page
     assert "/bulks/new" not in page
 
@@ -118,7 +116,7 @@ def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
     assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])
 
 
-def test_an_empty_look_leads_further(
+def test_an_empty_page_goes_on(
     engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_page, "LOOKED_AT", 2)
@@ -159,9 +157,7 @@ def test_what_cannot_run_has_a_remark(engine: Engine, browser: Browser, settings
         "its queue is paused: the server moves",
         "no live worker serves its queue",
         "no live worker of its queue knows its name",
-        "",
-        "",
-        "",
+        *("", "", ""),
     ]
     assert "its queue is paused: the server moves</td>" in browser.get("/tasks").text
     with engine.begin() as connection:
@@ -173,3 +169,56 @@ def test_a_pool_or_state_that_is_none_is_refused(browser: Browser) -> None:
     for wrong in ("pool=failed", "state=DONE", "since=3h"):
         answer = browser.get(f"/api/tasks?{wrong}")
         assert (answer.status_code, "Correct the address" in answer.text) == (400, True), wrong
+
+
+def place(browser: Browser, asked: str) -> str:
+    return str(browser.get("/find", params={"q": asked}).headers.get("location"))
+
+
+def test_what_is_called_so(engine: Engine, browser: Browser) -> None:
+    task_id = waiting_task(engine, name="orders.pay", biz_key="order:42", queue="money.eu")
+    failed = fails(engine, "shop.Declined", "no", name="orders.charge")
+    lives(engine, "host/1", queues=["post"], handlers=["mail.send", "orders.pay"])
+    with Session(engine) as session, session.begin():
+        create_schedule(session, "nightly", "report", every="1h")
+    fingerprint = fingerprint_of(browser, failed)
+    for asked, where in (
+        (str(task_id), f"/tasks/{task_id}"),
+        ("order:42", "/tasks?biz_key=order%3A42"),
+        ("mail.send", "/tasks?name=mail.send"),
+        ("il.se", "/tasks?name=mail.send"),
+        ("money.eu", "/queues/money.eu"),
+        ("POST", "/queues/post"),
+        ("nightly", "/schedules/nightly"),
+        ("report", "/tasks?name=report"),
+        (fingerprint, f"/errors/{fingerprint}"),
+    ):
+        assert place(browser, asked) == where, asked
+
+
+def test_what_may_be_meant_is_listed(engine: Engine, browser: Browser) -> None:
+    with Session(engine) as session, session.begin():
+        group = create_group(session, [NewTask("a.one"), NewTask("a.two")])
+    lives(engine, "host/1", handlers=["a.one", "a.two"], queues=["a"])
+    page = browser.get("/find?q=a.").text
+    assert 'href="/tasks?name=a.one"' in page
+    assert 'href="/tasks?name=a.two"' in page
+    assert place(browser, "a") == "/queues/a"
+    hits = browser.get(f"/api/find?q={group.id}").json()["hits"]
+    assert {"kind": "group", "key": str(group.id), "about": "open", "exact": True} in hits
+
+
+@pytest.mark.parametrize("asked", ["", "nothing is so", "%", "9" * 30, "'"])
+def test_nothing_says_what_to_do(browser: Browser, asked: str) -> None:
+    answer = browser.get("/find", params={"q": asked})
+    assert answer.status_code == 200
+    assert ("Nothing has this id" if asked else "Enter an id") in answer.text
+
+
+def test_pages_tell_of_successes_that_left_no_row(engine: Engine, browser: Browser) -> None:
+    with engine.begin() as connection:
+        left_no_row(connection, 1_200)
+    for page in ("/tasks", "/tasks?state=SUCCEEDED", "/queues/q", "/tasks/7", "/find?q=7"):
+        assert "1,200 tasks of" in browser.get(page).text, page
+    assert browser.get("/api/tasks").json()["unkept"]["number"] == 1_200
+    assert browser.get("/api/tasks?state=FAILED").json()["unkept"] is None

@@ -97,7 +97,7 @@ def test_with_the_log_nothing_is_missing(engine: Engine, browser: Browser, work:
     assert lines == {n: [f"attempt {n} of {EVIL}"] for n in range(1, 6)}
 
 
-def test_without_it_the_row_the_history_and_the_audit_tell(
+def test_without_it_row_history_and_audit_tell(
     engine: Engine, browser: Browser, work: Work
 ) -> None:
     task_id = ordered(engine)

@@ -58,10 +58,8 @@ def signals(calls: Any) -> Iterator[list[tuple[str, str]]]:
 def test_a_call_and_its_result(site: Bench, calls: Any, signals: Any) -> None:
     result = calls.add.enqueue(2, b=3)
     waits = (result.status, result.args, result.kwargs, result.attempts)
-
     site.drain()
     result.refresh()
-
     assert waits == (Status.READY, [2], {"b": 3}, 0)
     assert (result.status, result.return_value, result.attempts) == (Status.SUCCESSFUL, 5, 1)
     assert result.enqueued_at <= result.started_at <= result.finished_at
@@ -93,9 +91,7 @@ def test_what_a_coroutine_wrote_goes_with_its_error(site: Bench, calls: Any) -> 
         _ = result.return_value
 
 
-def test_options_of_the_backend_are_those_of_handlers(
-    site: Bench, calls: Any, signals: Any
-) -> None:
+def test_the_backend_has_the_options_of_handlers(site: Bench, calls: Any, signals: Any) -> None:
     result = calls.fails.enqueue()
     site.drain()
     result.refresh()
@@ -103,9 +99,7 @@ def test_options_of_the_backend_are_those_of_handlers(
     assert [kind for kind, _ in signals] == ["enqueued", *["started"] * 3, "finished"]
 
 
-def test_a_failure_is_told_once_however_many_threads_have_a_backend(
-    site: Bench, calls: Any, signals: Any
-) -> None:
+def test_a_failure_is_told_once_with_many_threads(site: Bench, calls: Any, signals: Any) -> None:
     with ThreadPoolExecutor(3) as threads:
         for _ in range(3):
             threads.submit(calls.fails.get_backend).result()

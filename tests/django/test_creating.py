@@ -93,9 +93,7 @@ def in_sqlite() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_it_is_refused_where_it_would_commit_alone(
-    site: Bench, call: Callable[[], None], words: str
-) -> None:
+def test_no_task_is_committed_alone(site: Bench, call: Callable[[], None], words: str) -> None:
     with pytest.raises(InvalidConnectionError, match=words.replace("(", r"\(").replace(")", r"\)")):
         call()
     assert names(site) is None

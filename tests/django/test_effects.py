@@ -186,9 +186,7 @@ def swallows_the_end_of_its_transaction(ctx: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_cannot_commit_with_the_outcome_fails_and_leaves_nothing(
-    site: Bench, function: Any, reason: str
-) -> None:
+def test_what_cannot_commit_with_the_outcome_fails(site: Bench, function: Any, reason: str) -> None:
     site.handler(max_attempts=1)(function)
     site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
     task_id, following = site.create(max_attempts=1), site.create("next")
@@ -374,7 +372,7 @@ def test_a_non_atomic_handler_may_be_durable(site: Bench) -> None:
     assert outcome(site, task_id) == (1, "FAILED")
 
 
-def test_another_database_commits_alone_and_is_left_in_order(site: Bench) -> None:
+def test_another_database_commits_alone(site: Bench) -> None:
     @site.handler(max_attempts=1)
     def h(ctx: Any) -> None:
         orders().using("other").create(task_id=ctx.task_id)

@@ -92,9 +92,7 @@ def calls(site: Bench) -> Iterator[Any]:
     HANDLERS.plain_lane = None
 
 
-def test_django_tasks_get_and_return_them_whole(
-    site: Bench, kept: dict[str, Any], calls: Any
-) -> None:
+def test_django_tasks_get_and_return_all(site: Bench, kept: dict[str, Any], calls: Any) -> None:
     alone = calls.echo.enqueue(BIG["text"])
     with transaction.atomic():
         within = calls.echo.enqueue(note=BIG["text"])

@@ -189,9 +189,7 @@ def test_the_environment_may_not_name_another_database(shop: Site) -> None:
 
 
 @pytest.mark.parametrize(("url", "status"), [("", 0), ("not a url", 2)])
-def test_an_odd_url_in_the_environment_ends_in_no_traceback(
-    shop: Site, url: str, status: int
-) -> None:
+def test_an_odd_url_in_the_environment_is_no_traceback(shop: Site, url: str, status: int) -> None:
     done = shop.manage("tasks_app", "stats", TASKS_APP_DATABASE_URL=url)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
 

@@ -1,4 +1,4 @@
-"""What pages claim, and what proves it."""
+"""What pages claim, and what proves it; traces and figures are those of today."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import tasks_app.testing
 from dev.benchmarks.figures import read
 from dev.benchmarks.report import figures_page, newest
+from dev.torture.mutants.all import ALL as OF_THE_PRODUCT
+from dev.verification import configurations, mutants
+from dev.verification.report import print_trace, visit
 from tasks_app import Settings, create_task
 from tasks_app.celery_tasks import run_from_pool
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
@@ -176,7 +179,7 @@ def test_both_ways_of_buying_write_rows_of_the_transaction(
     ]
 
 
-def test_the_next_task_commits_with_the_one_before(
+def test_next_tasks_commit_together(
     engine: Engine, database_url: str, shop: dict[str, Any]
 ) -> None:
     with engine.begin() as connection:
@@ -221,9 +224,8 @@ def test_there_are_ten_recipes_each_with_code() -> None:
 
 def test_each_test_of_the_example_but_one_is_a_recipe() -> None:
     tests = set(re.findall(r"^def (test_\w+)", EXAMPLE, re.M))
-    assert {name for name in tests if name not in PAGE_OF_TESTING} == {
-        "test_a_payload_that_a_producer_may_not_send"
-    }
+    others = {name for name in tests if name not in PAGE_OF_TESTING}
+    assert others == {"test_a_payload_that_a_producer_may_not_send"}
 
 
 def test_a_failing_assertion_says_what_the_page_shows(connection: Connection) -> None:
@@ -245,10 +247,32 @@ def test_it_names_each_fixture() -> None:
 
 def test_it_names_each_name_of_the_kit() -> None:
     records = {"ContextOptions", "Where", "TaskRun", "Drained"}
-    assert [
-        n for n in tasks_app.testing.__all__ if n not in PAGE_OF_TESTING and n not in records
-    ] == []
+    assert {n for n in tasks_app.testing.__all__ if n not in PAGE_OF_TESTING} <= records
 
 
 def test_it_names_what_can_be_asserted() -> None:
     assert " ".join(Where.__annotations__) in PAGE_OF_TESTING
+
+
+GUARANTEES = text_of("docs/guarantees.md")
+REPLAY = re.compile(
+    r'```\n\$ python -m dev.verification "(?P<name>[^"]+)"\n(?P<trace>.*?)```', re.S
+)
+
+
+def test_each_trace_is_what_the_model_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    traces = {found["name"]: found["trace"] for found in REPLAY.finditer(GUARANTEES)}
+    assert len(traces) >= 3
+    for name, trace in traces.items():
+        (mutant,) = (m for m in mutants.ALL if m.name == name)
+        print_trace(visit(mutant.setup))
+        assert trace == capsys.readouterr().out, name
+
+
+def test_figures_of_the_guarantees_are_those_of_today() -> None:
+    for figure in (
+        f"{len(configurations.ALL)} configurations",
+        f"{len(mutants.ALL)} such mutants",
+        f"takes {len(OF_THE_PRODUCT)} rules out",
+    ):
+        assert figure in GUARANTEES

@@ -31,12 +31,8 @@ PAGES = {page.name: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
 SQL = [block for page in PAGES.values() for block in blocks(page, "sql")]
 GRANTS = "\n".join(grants_sql(kind, str(kind)) for kind in RoleKind)
 LEAVE_ALONE = (
-    "worker_prefetch_multiplier",
-    "accept_content",
-    "beat_scheduler",
-    "worker_consumer",
-    "beat_schedule",
-    "broker_transport_options",
+    *("worker_prefetch_multiplier", "accept_content", "beat_scheduler", "worker_consumer"),
+    *("beat_schedule", "broker_transport_options"),
 )
 
 
@@ -233,9 +229,7 @@ def test_only_pages_are_published_and_only_to_this_machine() -> None:
     ("name", "role"),
     [("migrate", "owner"), ("beat", "owner"), ("worker", "worker"), ("flower", None)],
 )
-def test_every_process_has_the_role_that_it_needs_and_no_other_password(
-    name: str, role: str | None
-) -> None:
+def test_every_process_has_its_role_and_no_other_password(name: str, role: str | None) -> None:
     environment = SERVICES[name]["environment"]
     url = environment.get("TASKS_APP_DATABASE_URL")
 

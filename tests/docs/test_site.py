@@ -153,7 +153,7 @@ def test_a_question_finds_its_page_first(window: Window, site: Path, thread: str
 
 
 @in_a_browser
-def test_a_search_follows_what_is_typed_and_says_when_nothing_is_found(
+def test_a_search_follows_the_keys_and_says_when_nothing_is_found(
     window: Window, site: Path
 ) -> None:
     window.goto((site / "search.html").as_uri())

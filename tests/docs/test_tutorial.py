@@ -161,7 +161,6 @@ INSTEAD = {
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 @pytest.mark.timeout(600, method="thread")
 @pytest.mark.skipif(not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium")
 def test_the_tutorial_works_as_it_is_printed(open_folder: Path) -> None:
@@ -313,9 +312,7 @@ def timeless(transcript: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_what_the_commands_answer(
-    page: Path, run: Shell, engine: Engine
-) -> None:
+def test_a_page_shows_what_the_commands_answer(page: Path, run: Shell, engine: Engine) -> None:
     shown = page.read_text()
     answered = BLOCK.sub(lambda block: typed(block[0], run, engine), shown)
     if os.environ.get("SITTING") == "write":

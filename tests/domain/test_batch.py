@@ -82,14 +82,8 @@ def test_what_follows_when_partitions_have_ended(
     tally = PartTally(total, completed, failed)
 
     def follows(*, stopping: bool = False, reduces: bool = False) -> Move:
-        return after_partitions(
-            tally,
-            parse_join(join),
-            parse_on_abort(on_abort),
-            rounds=rounds,
-            stopping=stopping,
-            reduces=reduces,
-        )
+        policies = parse_join(join), parse_on_abort(on_abort)
+        return after_partitions(tally, *policies, rounds=rounds, stopping=stopping, reduces=reduces)
 
     assert follows() is move
     assert follows(reduces=True) is (Move.REDUCE if move is Move.COMPLETE else move)
@@ -114,13 +108,8 @@ def test_what_follows_when_failed_partitions_were_undone(
     assert after_compensation(tally, parse_join(join), stopping=True, reduces=False) is Move.STOP
 
 
-W, P, R, C, F, S = (
-    StepStatus.WAITING,
-    StepStatus.PLANNING,
-    StepStatus.RUNNING,
-    StepStatus.COMPLETED,
-    StepStatus.FAILED,
-    StepStatus.STOPPED,
+W, P, R, C, F, S = map(
+    StepStatus, ("WAITING", "PLANNING", "RUNNING", "COMPLETED", "FAILED", "STOPPED")
 )
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
@@ -159,14 +148,9 @@ def test_a_restart_takes_up_all_that_is_not_complete() -> None:
 @pytest.mark.parametrize(
     ("word", "rows", "ms"),
     [
-        (500, 500, 1000),
-        ("500", 500, 1000),
-        ("500 rows", 500, 1000),
-        ("1 row", 1, 1000),
-        ("500 rows or 250ms", 500, 250),
-        ("500, 2s", 500, 2000),
-        ((500, "250ms"), 500, 250),
-        ((500, 0.25), 500, 250),
+        *((500, 500, 1000), ("500", 500, 1000), ("500 rows", 500, 1000), ("1 row", 1, 1000)),
+        *(("500 rows or 250ms", 500, 250), ("500, 2s", 500, 2000)),
+        *(((500, "250ms"), 500, 250), ((500, 0.25), 500, 250)),
     ],
 )
 def test_bounds_of_a_chunk(word: object, rows: int, ms: int) -> None:
@@ -197,19 +181,14 @@ def test_policies_of_aborts_that_are_none(word: object) -> None:
 def test_chunks_grow_to_what_fits_and_shrink_at_once() -> None:
     pace = ChunkPace(CommitEvery(2000))
     assert pace.size == FIRST_ROWS
-
-    pace.learn(100, 0.01)
-    assert pace.size == 400
-    pace.learn(400, 0.04)
-    assert pace.size == 1600
-    pace.learn(1600, 0.16)
-    assert pace.size == 2000  # no more than was said
-    pace.learn(2000, 4.0)
-    assert pace.size == 400  # 0.8 s at 2 ms a row
-    pace.learn(0, 9.0)
-    assert pace.size == 400
-    pace.learn(400, 1000.0)
-    assert pace.size == 1
+    for rows, seconds, size in (
+        *((100, 0.01, 400), (400, 0.04, 1600)),
+        (1600, 0.16, 2000),  # no more than was said
+        (2000, 4.0, 400),  # 0.8 s at 2 ms a row
+        *((0, 9.0, 400), (400, 1000.0, 1)),
+    ):
+        pace.learn(rows, seconds)
+        assert pace.size == size
 
 
 class Month(BaseModel):
@@ -414,20 +393,9 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 def part(number: int, rows: int | None, read: int, status: Status, **more: Any) -> StoredPartition:
     given: dict[str, Any] = {"started_at": NOON if read else None, "ended_at": None, **more}
     return StoredPartition(
-        number,
-        "p#1",
-        Partition(number, rows=rows),
-        KeyType.INTEGER,
-        1,
-        "s",
-        status,
-        None,
-        RowCounts(read, read),
-        None,
-        changed_at=NOON,
-        error=None,
-        **given,
-    )
+        number, "p#1", Partition(number, rows=rows), KeyType.INTEGER, 1, "s", status, None,
+        RowCounts(read, read), None, changed_at=NOON, error=None, **given,
+    )  # fmt: skip
 
 
 def test_a_step_that_runs() -> None:

@@ -54,9 +54,7 @@ def test_lines_and_empty_parts_are_fine() -> None:
         ("age queue=a > 5m; age queue=a > 9m", "there are two rules of age queue=a"),
     ],
 )
-def test_a_wrong_rule_is_one_sentence(
-    wrong: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_rule_is_a_sentence(wrong: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_ALERTS", wrong)
     with pytest.raises(ConfigurationError) as refused:
         load_settings()
@@ -77,13 +75,9 @@ def test_a_mail_server_is_read() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "mail.example",
-        "http://mail.example/?from=a@b&to=c@d",
-        "smtp://?from=a@b&to=c@d",
-        "smtp://secret@m/?from=a@b&to=c@d",
-        "smtp://u:secret@m/?from=a@b",
-        "smtp://u:secret@m/?to=a@b",
-        "smtp://u:secret@m/?from=a&to=c@d",
+        *("mail.example", "http://mail.example/?from=a@b&to=c@d", "smtp://?from=a@b&to=c@d"),
+        *("smtp://secret@m/?from=a@b&to=c@d", "smtp://u:secret@m/?from=a@b"),
+        *("smtp://u:secret@m/?to=a@b", "smtp://u:secret@m/?from=a&to=c@d"),
         "smtp://u:secret@m:port/?from=a@b&to=c@d",
         "smtp://u:secret@m/?from=a@b&to=c@d%0aBcc:e@f",
     ],
@@ -139,13 +133,9 @@ def test_a_setting_that_is_a_secret_by_its_name_is_masked() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql:/me:hunter2@host/db",
-        "me:hunter2@host/db",
-        "postgresql+psycopg//me:hunter2@host/db",
-        "host=h password='hunter2 x'",
-        "redis://:hunter2/x@host",
-        "redis://:hunter2#x@host",
-        "redis://:hunter2",
+        *("postgresql:/me:hunter2@host/db", "me:hunter2@host/db"),
+        *("postgresql+psycopg//me:hunter2@host/db", "host=h password='hunter2 x'"),
+        *("redis://:hunter2/x@host", "redis://:hunter2#x@host", "redis://:hunter2"),
     ],
 )
 def test_of_what_is_no_url_nothing_is_shown(url: str) -> None:
@@ -253,6 +243,12 @@ REFUSED = f"""{AT}Connection refused
 SOCKET = """connection is bad: connection to server on socket "/tmp/x/.s.PGSQL.5432" failed: \
 No such file or directory
 \tIs the server running locally?"""
+HERE, FATAL, NO = "at 127.0.0.1:5432", "FATAL:  ", "does not exist"
+UNKNOWN = "failed to resolve host 'db.invalid': [Errno -2] Name or service not known"
+ODD = 'database "a\nERROR \x1b[2J" does not exist'
+DISTRUST = "SSL error: certificate verify failed"
+CLOSED = "server closed the connection unexpectedly"
+GERMAN = "Rolle »shop« existiert nicht"
 BOUNCER = "as PgBouncer in transaction mode does"
 NO_TLS = 'host "10.0.0.1", user "shop", database "shop"'
 MANY = f"""{REFUSED}
@@ -263,97 +259,52 @@ Multiple connection attempts failed. All failures were:
 @pytest.mark.parametrize(
     ("said", "fact", "away"),
     [
-        (REFUSED, "at 127.0.0.1:5432 does not answer: Connection refused", True),
-        (MANY, "at 127.0.0.1:5432 does not answer: Connection refused", True),
+        (REFUSED, f"{HERE} does not answer: Connection refused", True),
+        (MANY, f"{HERE} does not answer: Connection refused", True),
         (SOCKET, "at /tmp/x/.s.PGSQL.5432 does not answer: No such file or directory", True),
+        (UNKNOWN, "is on host db.invalid, which has no address", True),
+        (AT + FATAL + ODD, rf'server {HERE} has no database "a\nERROR \x1b[2J"', False),
         (
-            "failed to resolve host 'db.invalid': [Errno -2] Name or service not known",
-            "is on host db.invalid, which has no address",
-            True,
-        ),
-        (
-            f'{AT}FATAL:  database "a\nERROR \x1b[2J" does not exist',
-            r'server at 127.0.0.1:5432 has no database "a\nERROR \x1b[2J"',
+            f'{AT}{FATAL}password authentication failed for user "shop"',
+            f'{HERE} refuses role "shop": password authentication failed',
             False,
         ),
+        (f"{AT}fe_sendauth: no password supplied", f"{HERE} asks for a password", False),
+        (f'{AT}{FATAL}role "shop" {NO}', f'{HERE} has no role "shop" that may log in', False),
+        (f'{AT}{FATAL}database "shop" {NO}', f'server {HERE} has no database "shop"', False),
         (
-            f'{AT}FATAL:  password authentication failed for user "shop"',
-            'at 127.0.0.1:5432 refuses role "shop": password authentication failed',
-            False,
-        ),
-        (f"{AT}fe_sendauth: no password supplied", "at 127.0.0.1:5432 asks for a password", False),
-        (
-            f'{AT}FATAL:  role "shop" does not exist',
-            'at 127.0.0.1:5432 has no role "shop" that may log in',
-            False,
-        ),
-        (
-            f'{AT}FATAL:  database "shop" does not exist',
-            'server at 127.0.0.1:5432 has no database "shop"',
-            False,
-        ),
-        (
-            f"{AT}FATAL:  no pg_hba.conf entry for {NO_TLS}, no encryption",
-            f"at 127.0.0.1:5432 requires TLS from here ({NO_TLS})",
+            f"{AT}{FATAL}no pg_hba.conf entry for {NO_TLS}, no encryption",
+            f"{HERE} requires TLS from here ({NO_TLS})",
             False,
         ),
         (
             f"{AT}server does not support SSL, but SSL was required",
-            "at 127.0.0.1:5432 does not support TLS, but sslmode requires it",
+            f"{HERE} does not support TLS, but sslmode requires it",
             False,
         ),
-        (
-            f"{AT}SSL error: certificate verify failed",
-            "at 127.0.0.1:5432 cannot be trusted: SSL error: certificate verify failed",
-            False,
+        (f"{AT}{DISTRUST}", f"{HERE} cannot be trusted: {DISTRUST}", False),
+        (f"{AT}{FATAL}sorry, too many clients already", f"{HERE} has no connection left", True),
+        (f"{AT}{FATAL}the database system is starting up", f"{HERE} is starting up", True),
+        *(
+            (f"{before}{wrong}{behind}", f"cannot be reached: {wrong}", False)
+            for before, wrong, behind in (
+                ("connection is bad: ", 'invalid port number: "99999"', ""),
+                ("", 'invalid connection option "foo"', "\n"),
+                ("", 'invalid URI query parameter: "foo"', ""),
+            )
         ),
-        (
-            f"{AT}FATAL:  sorry, too many clients already",
-            "at 127.0.0.1:5432 has no connection left",
-            True,
-        ),
-        (
-            f"{AT}FATAL:  the database system is starting up",
-            "at 127.0.0.1:5432 is starting up",
-            True,
-        ),
-        (
-            'connection is bad: invalid port number: "99999"',
-            'cannot be reached: invalid port number: "99999"',
-            False,
-        ),
-        (
-            'invalid connection option "foo"\n',
-            'cannot be reached: invalid connection option "foo"',
-            False,
-        ),
-        (
-            'invalid URI query parameter: "foo"',
-            'cannot be reached: invalid URI query parameter: "foo"',
-            False,
-        ),
-        (
-            f"{AT}FATAL:  unsupported startup parameter: options",
-            f"at 127.0.0.1:5432 refuses the startup parameter options, {BOUNCER}",
-            False,
-        ),
-        (
-            f"{AT}FATAL:  unsupported startup parameter in options: jit",
-            f"at 127.0.0.1:5432 refuses the startup parameter jit, {BOUNCER}",
-            False,
+        *(
+            (
+                f"{AT}{FATAL}unsupported startup parameter{where}: {name}",
+                f"{HERE} refuses the startup parameter {name}, {BOUNCER}",
+                False,
+            )
+            for where, name in (("", "options"), (" in options", "jit"))
         ),
         ("connection timeout expired", "does not answer: timeout expired", True),
         # A server that speaks another language, or says what we do not know.
-        (
-            f"{AT}FATAL:  Rolle »shop« existiert nicht",
-            "at 127.0.0.1:5432 refuses: Rolle »shop« existiert nicht",
-            True,
-        ),
-        (
-            "consuming input failed: server closed the connection unexpectedly",
-            "does not answer: server closed the connection unexpectedly",
-            True,
-        ),
+        (f"{AT}{FATAL}{GERMAN}", f"{HERE} refuses: {GERMAN}", True),
+        (f"consuming input failed: {CLOSED}", f"does not answer: {CLOSED}", True),
         ("", "does not answer", True),
     ],
 )

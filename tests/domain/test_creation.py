@@ -50,25 +50,12 @@ def refusal(*args, **options) -> InvalidTaskError:
 
 
 def test_a_name_alone_is_a_task_with_defaults() -> None:
-    assert row() == TaskRow("{}", None, None, None, None, terms=terms())
-
-
-def terms() -> RowTemplate:
-    return RowTemplate(
-        name="t",
-        queue="default",
-        priority=5,
-        headers=None,
-        enabled=True,
-        retry_level=0,
-        max_attempts=None,
-        retry=None,
-        run_at=None,
-        delay=timedelta(0),
-        expires_at=None,
-        timeout_ms=None,
-        hard_timeout_ms=None,
-    )
+    terms = RowTemplate(
+        name="t", queue="default", priority=5, headers=None, enabled=True, retry_level=0,
+        max_attempts=None, retry=None, run_at=None, delay=timedelta(0), expires_at=None,
+        timeout_ms=None, hard_timeout_ms=None,
+    )  # fmt: skip
+    assert row() == TaskRow("{}", None, None, None, None, terms=terms)
 
 
 def test_an_option_that_is_none_is_as_good_as_left_out() -> None:
@@ -78,30 +65,16 @@ def test_an_option_that_is_none_is_as_good_as_left_out() -> None:
 
 def test_every_option_arrives_in_the_row() -> None:
     admitted = row(
-        queue="q",
-        priority=0,
-        delay="90s",
-        biz_key="order:1",
-        unique_key="u",
-        max_attempts=7,
-        retry="fixed 5s",
-        timeout=1.5,
-        hard_timeout="1m",
-        expires_at=NOON,
-        enabled=False,
+        queue="q", priority=0, delay="90s", biz_key="order:1", unique_key="u", max_attempts=7,
+        retry="fixed 5s", timeout=1.5, hard_timeout="1m", expires_at=NOON, enabled=False,
         headers={"trace": "1"},
-    )
-
-    assert (admitted.terms.queue, admitted.terms.priority, admitted.terms.delay) == (
-        "q",
-        0,
-        timedelta(seconds=90),
-    )
+    )  # fmt: skip
     assert (admitted.biz_key, admitted.unique_key) == ("order:1", "u")
-    assert (admitted.terms.max_attempts, admitted.terms.retry) == (7, "fixed 5s")
-    assert (admitted.terms.timeout_ms, admitted.terms.hard_timeout_ms) == (1500, 60_000)
-    assert (admitted.terms.expires_at, admitted.terms.enabled) == (NOON, False)
-    assert admitted.terms.headers == '{"trace":"1"}'
+    assert admitted.terms == RowTemplate(
+        name="t", queue="q", priority=0, headers='{"trace":"1"}', enabled=False, retry_level=0,
+        max_attempts=7, retry="fixed 5s", run_at=None, delay=timedelta(seconds=90),
+        expires_at=NOON, timeout_ms=1500, hard_timeout_ms=60_000,
+    )  # fmt: skip
 
 
 def test_a_timeout_longer_than_the_hard_limit_is_refused_as_far_as_both_are_known() -> None:
@@ -204,9 +177,7 @@ REFUSED_OPTIONS = [
     REFUSED_OPTIONS,
     ids=[f"{n}-{option}" for n, (option, _, _) in enumerate(REFUSED_OPTIONS)],
 )
-def test_a_bad_option_is_refused_with_its_path_and_what_is_allowed(
-    option: str, value, allowed: str
-) -> None:
+def test_a_bad_option_is_refused_with_what_is_allowed(option: str, value, allowed: str) -> None:
     refused = refusal(**{option: value})
     assert refused.path.partition(".a")[0] == f"options.{option}"
     assert allowed in str(refused).partition("Allowed: ")[2]
@@ -216,22 +187,8 @@ def test_a_bad_option_is_refused_with_its_path_and_what_is_allowed(
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "9lives",
-        "a b",
-        "a/b",
-        "a\n",
-        ".a",
-        "-a",
-        "é",
-        "x" * 256,
-        "a\x00",
-        "\ud800",
-        None,
-        7,
-        b"a",
-        object(),
-        print,
+        *("", "9lives", "a b", "a/b", "a\n", ".a", "-a", "é", "x" * 256, "a\x00", "\ud800", None),
+        *(7, b"a", object(), print),
     ],
     ids=range(16),
 )
@@ -283,34 +240,27 @@ def test_an_unknown_option_names_the_known_ones() -> None:
 @in_one_test(
     "elsewhere, here",
     [
-        ("countdown", "delay"),
-        ("eta", "run_at"),
-        ("max_retries", "max_attempts"),
-        ("soft_time_limit", "timeout"),
-        ("expires", "expires_at"),
+        *(("countdown", "delay"), ("eta", "run_at"), ("max_retries", "max_attempts")),
+        *(("soft_time_limit", "timeout"), ("expires", "expires_at")),
     ],
 )
 def test_what_other_systems_call_an_option_is_translated(elsewhere: str, here: str) -> None:
     assert f"is unknown; perhaps {here} is meant. Allowed" in str(refusal(**{elsewhere: 5}))
 
 
-def test_a_wrong_policy_is_answered_with_one_of_each_kind() -> None:
-    assert "'fixed 30s' or 'exponential 5s x2 cap 1h'" in str(refusal(retry="exponential"))
-
-
-def test_what_json_does_not_know_is_refused_with_the_way_out() -> None:
-    assert "a model writes others as text" in str(refusal(payload={"at": datetime.now(UTC)}))
-
-
-def test_run_at_together_with_delay_is_refused() -> None:
-    assert str(refusal(run_at=NOON, delay=5)) == (
-        "options.delay is given together with run_at. Allowed: one of the two."
-    )
-
-
-def test_run_at_in_any_zone_is_admitted_as_the_instant_that_it_is() -> None:
-    there = NOON.astimezone(timezone(timedelta(hours=5, minutes=30)))
-    assert row(run_at=there).terms.run_at == NOON
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"retry": "exponential"}, "'fixed 30s' or 'exponential 5s x2 cap 1h'"),
+        ({"payload": {"at": datetime.now(UTC)}}, "a model writes others as text"),
+        (
+            {"run_at": NOON, "delay": 5},
+            "options.delay is given together with run_at. Allowed: one of the two.",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_do(given: dict[str, Any], said: str) -> None:
+    assert said in str(refusal(**given))
 
 
 def test_wait_first_without_known_waits_is_refused() -> None:
@@ -319,61 +269,62 @@ def test_wait_first_without_known_waits_is_refused() -> None:
     assert "a known handler" in str(refused)
 
 
-def test_wait_first_waits_level_one_and_gives_each_level_one_run() -> None:
-    admitted = row(wait_first=True, retry=NINE)
-    assert admitted.terms.delay == timedelta(seconds=5)
-    assert admitted.terms.retry_level == 1
-    assert admitted.terms.max_attempts == 9
+SECOND = timedelta(seconds=1)
+INDIA = timezone(timedelta(hours=5, minutes=30))
+POLICY = Exponential(SECOND, 3, timedelta(minutes=5), max_attempts=6)
+TERMS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # options of the task, those of its handler, and what is kept
+    "run_at in any zone is the instant that it is": (
+        {"run_at": NOON.astimezone(INDIA)}, {}, {"run_at": NOON}
+    ),
+    "wait_first waits level one and gives each level one run": (
+        {"wait_first": True, "retry": NINE}, {},
+        {"delay": 5 * SECOND, "retry_level": 1, "max_attempts": 9},
+    ),
+    "wait_first takes the waits of a known handler": (
+        {"wait_first": True}, {"retry": parse_policy("7s,1m"), "max_attempts": 3},
+        {"delay": 7 * SECOND, "retry_level": 1, "retry": None, "max_attempts": 2},
+    ),
+    "wait_first leaves a number of attempts that the handler gave alone": (
+        {"wait_first": True}, {"retry": parse_policy("7s,1m"), "max_attempts": 20},
+        {"max_attempts": None},
+    ),
+    "wait_first comes on top of a delay": (
+        {"wait_first": True, "retry": "fixed 5s", "delay": 60}, {}, {"delay": 65 * SECOND}
+    ),
+    "a level table implies one attempt more than it has levels": (
+        {"retry": NINE}, {}, {"max_attempts": 10}
+    ),
+    "max_attempts wins over what the policy implies": (
+        {"retry": NINE, "max_attempts": 2}, {}, {"max_attempts": 2}
+    ),
+    "max_attempts wins also with wait_first": (
+        {"retry": NINE, "max_attempts": 2, "wait_first": True}, {}, {"max_attempts": 2}
+    ),
+    "a policy object is stored as its text": (
+        {"retry": POLICY}, {}, {"retry": "exponential 1s x3 cap 5m", "max_attempts": 6}
+    ),
+    "without a policy of its own a task leaves it to its handler": (
+        {}, {"retry": parse_policy(NINE), "max_attempts": 10}, {"retry": None, "max_attempts": None}
+    ),
+    "a known handler gives name and queue": (
+        {}, {"queue": "points"}, {"name": "points.grant", "queue": "points"}
+    ),
+    "the task's own queue wins over its handler's": (
+        {"queue": "slow"}, {"queue": "points"}, {"queue": "slow"}
+    ),
+}  # fmt: skip
 
 
-def test_wait_first_takes_the_waits_of_a_known_handler() -> None:
-    admitted = row(spec=a_spec(retry=parse_policy("7s,1m"), max_attempts=3), wait_first=True)
-    assert (admitted.terms.delay, admitted.terms.retry_level) == (timedelta(seconds=7), 1)
-    assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, 2)
-
-
-def test_wait_first_leaves_a_number_of_attempts_that_the_handler_gave_alone() -> None:
-    spec = a_spec(retry=parse_policy("7s,1m"), max_attempts=20)
-    assert row(spec=spec, wait_first=True).terms.max_attempts is None
-
-
-def test_wait_first_comes_on_top_of_a_delay() -> None:
-    assert row(wait_first=True, retry="fixed 5s", delay=60).terms.delay == timedelta(seconds=65)
-
-
-def test_a_level_table_implies_one_attempt_more_than_it_has_levels() -> None:
-    assert row(retry=NINE).terms.max_attempts == 10
-
-
-def test_max_attempts_wins_over_what_the_policy_implies() -> None:
-    assert row(retry=NINE, max_attempts=2).terms.max_attempts == 2
-    assert row(retry=NINE, max_attempts=2, wait_first=True).terms.max_attempts == 2
-
-
-def test_a_policy_object_is_stored_as_its_text() -> None:
-    policy = Exponential(timedelta(seconds=1), 3, timedelta(minutes=5), max_attempts=6)
-    admitted = row(retry=policy)
-    assert (admitted.terms.retry, admitted.terms.max_attempts) == ("exponential 1s x3 cap 5m", 6)
-
-
-def test_without_a_policy_of_its_own_a_task_leaves_it_to_its_handler() -> None:
-    admitted = row(spec=a_spec(retry=parse_policy(NINE), max_attempts=10))
-    assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, None)
-
-
-def test_a_known_handler_gives_name_and_queue() -> None:
-    admitted = row(spec=a_spec(queue="points"))
-    assert (admitted.terms.name, admitted.terms.queue) == ("points.grant", "points")
-
-
-def test_the_tasks_own_queue_wins_over_its_handlers() -> None:
-    assert row(spec=a_spec(queue="points"), queue="slow").terms.queue == "slow"
+@pytest.mark.parametrize(("options", "spec", "kept"), TERMS.values(), ids=TERMS)
+def test_terms(options: dict[str, Any], spec: dict[str, Any], kept: dict[str, Any]) -> None:
+    found = row(spec=a_spec(**spec) if spec else None, **options).terms._asdict()
+    assert {name: found[name] for name in kept} == kept
 
 
 def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
-    admitted = row(
-        spec=a_spec(payload_type=PayloadType(Grant)), payload=Grant(orderId=3, points=[1])
-    )
+    spec = a_spec(payload_type=PayloadType(Grant))
+    admitted = row(spec=spec, payload=Grant(orderId=3, points=[1]))
     assert admitted.payload == '{"orderId":3,"points":[1]}'
 
 
@@ -421,9 +372,7 @@ class TestWhatIsRemembered:
         ("option", "good", "bad"),
         [("priority", 1, True), ("priority", 0, False), ("delay", 1, True), ("enabled", True, 1)],
     )
-    def test_an_equal_value_of_another_type_is_refused_all_the_same(
-        self, option: str, good, bad
-    ) -> None:
+    def test_an_equal_value_of_another_type_is_refused(self, option: str, good, bad) -> None:
         row(**{option: good})
         assert refusal(**{option: bad}).path == f"options.{option}"
 
@@ -458,15 +407,8 @@ class TestWhatIsRemembered:
 
 
 VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=9),
-    st.binary(max_size=4),
-    st.datetimes(),
-    st.datetimes(timezones=st.just(UTC)),
-    st.timedeltas(),
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=9)),
+    *(st.binary(max_size=4), st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.timedeltas()),
     st.lists(st.integers() | st.text(max_size=4), max_size=3),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
     st.builds(object),
@@ -540,10 +482,8 @@ def test_the_paths_of_a_patch_are_told_without_its_values() -> None:
 
 
 def test_what_the_model_takes_is_written_as_it_is() -> None:
-    assert (
-        check_patched_payload("mail", {"to": "a@b", "more": 1}, SPEC, 100)
-        == '{"to":"a@b","more":1}'
-    )
+    given = {"to": "a@b", "more": 1}
+    assert check_patched_payload("mail", given, SPEC, 100) == '{"to":"a@b","more":1}'
 
 
 def test_what_is_given_as_it_is_stored_is_not_wrapped_once_more() -> None:

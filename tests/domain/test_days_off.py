@@ -185,13 +185,8 @@ def compare(
     start, end = first + 10 * DAY, first + 17 * DAY
     expected = [at for at in clock.walk(expression, policy, days) if start <= at < end]
     timing = with_days_off(Cron(expression, zone.key), zone, DaysOff("x", policy), days)
-
     assert list(instants_between(timing, start, end)) == expected, (
-        zone,
-        expression,
-        policy,
-        days,
-        first,
+        *(zone, expression, policy, days, first),
     )
 
 
@@ -296,7 +291,7 @@ MINUTES = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.
 
 @settings(max_examples=300, deadline=None)
 @given(CRON, MINUTES)
-def test_an_expression_that_is_admitted_starts_by_pg_cron_when_we_fire(
+def test_an_admitted_expression_starts_by_pg_cron_when_we_fire(
     expression: str, start: datetime
 ) -> None:
     try:
@@ -328,7 +323,7 @@ def test_an_expression_that_is_admitted_starts_by_pg_cron_when_we_fire(
         ("0 3 LW * *", "LW", None),
     ],
 )
-def test_what_pg_cron_reads_otherwise_or_not_at_all_is_refused(
+def test_what_pg_cron_reads_otherwise_is_refused(
     expression: str, term: str, at: datetime | None
 ) -> None:
     """``at``: when the two differ; None: it does not read it."""

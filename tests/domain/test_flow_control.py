@@ -101,10 +101,7 @@ def test_a_gate_has_room_for_what_both_limits_leave(limit, running, left, free) 
 def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
     a, b = Gate(GateKind.NAME, "a"), Gate(GateKind.QUEUE, "b")
     waiting = [
-        Waiting(1, (a, b)),
-        Waiting(2, (a, b)),
-        Waiting(3, (b,)),
-        Waiting(4, (a,)),
+        *(Waiting(1, (a, b)), Waiting(2, (a, b)), Waiting(3, (b,)), Waiting(4, (a,))),
         Waiting(5, ()),
     ]
     admission = admit(waiting, {a: Capacity(2), b: Capacity(1)})

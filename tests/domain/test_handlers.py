@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -33,25 +34,11 @@ WAITS = Levels((timedelta(seconds=5), timedelta(seconds=30), timedelta(seconds=6
 
 def a_task(**changes) -> ClaimedTask:
     task = ClaimedTask(
-        fence=Fence(7, 1, uuid4()),
-        name="t",
-        queue="default",
-        biz_key=None,
-        payload="{}",
-        headers=None,
-        failures=0,
-        crashes=0,
-        retry_level=0,
-        max_attempts=3,
-        at_most_once=False,
-        retry=None,
-        timeout_ms=None,
-        hard_timeout_ms=None,
-        key_text=str(uuid4()),
-        created_s=0.0,
-        due_s=0.0,
-        cancel_requested=False,
-    )
+        fence=Fence(7, 1, uuid4()), name="t", queue="default", biz_key=None, payload="{}",
+        headers=None, failures=0, crashes=0, retry_level=0, max_attempts=3, at_most_once=False,
+        retry=None, timeout_ms=None, hard_timeout_ms=None, key_text=str(uuid4()), created_s=0.0,
+        due_s=0.0, cancel_requested=False,
+    )  # fmt: skip
     return task._replace(**changes)
 
 
@@ -104,71 +91,65 @@ def test_a_return_is_a_success_that_charges_nothing() -> None:
     assert decided.fence == task.fence
 
 
-@pytest.mark.parametrize(("failures", "wait_s"), [(0, 5), (1, 30), (2, 60), (3, 60)])
-def test_each_failure_waits_the_next_level(failures: int, wait_s: int) -> None:
-    task = a_task(failures=failures, retry_level=failures, max_attempts=10)
-    decided = end(task, ValueError())
-    assert decided.retry_level == failures + 1
-    assert decided.wait == timedelta(seconds=wait_s)
+FREE = {ConnectionError: Reaction.RETRY_FREE}
+NEAREST = {Exception: Reaction.FAIL, LookupError: Reaction.RETRY}
+WAIT = {"event": Event.RETRY, "failures": 1}
+DECISIONS: dict[str, tuple[dict[str, Any], BaseException, dict[type, Reaction], dict]] = {
+    # of the task, what is raised, the handler's rules, and what is decided; waits in seconds
+    **{
+        f"failure {n + 1} waits level {n + 1}": (
+            {"failures": n, "retry_level": n, "max_attempts": 10}, ValueError(), {},
+            {"retry_level": n + 1, "wait": wait},
+        )
+        for n, wait in enumerate((5, 30, 60, 60))
+    },
+    "the level decides the wait and not the number of failures": (
+        {"retry_level": 1}, ValueError(), {}, {"retry_level": 2, "wait": 30}
+    ),
+    "the attempt number limits nothing": (
+        {"fence": Fence(7, 1000, uuid4()), "crashes": 4}, ValueError(), {}, WAIT
+    ),
+    "Retry(after) overrides the wait and still takes a level": (
+        {}, Retry(after="7m"), {}, {"wait": 420, "retry_level": 1}
+    ),
+    "a Retry after nothing comes back at once": ({}, Retry(after=0), {}, {"wait": 0}),
+    "a Snooze waits what it asks for and keeps its level": (
+        {"failures": 1, "retry_level": 2}, Snooze("5m"), {}, {"wait": 300, "retry_level": 2}
+    ),
+    "a rule for a class holds for its descendants": (
+        {}, KeyError("x"), {LookupError: Reaction.FAIL}, {"event": Event.FAIL}
+    ),
+    "the rule of the nearest ancestor wins": ({}, KeyError("x"), NEAREST, WAIT),
+    "a rule brings an at-most-once task back": (
+        {"at_most_once": True}, ConnectionRefusedError(), {ConnectionError: Reaction.RETRY}, WAIT
+    ),
+    **{
+        f"a free retry of level {level} charges nothing even at the last attempt": (
+            {"failures": 2, "retry_level": level}, ConnectionError(), FREE,
+            {"event": Event.RETRY, "failures": 2, "retry_level": level, "wait": wait},
+        )
+        for level, wait in enumerate((5, 5, 30))
+    },
+    "a rule does not touch the five endings": (
+        {}, Skip(), {Exception: Reaction.FAIL}, {"event": Event.SKIP}
+    ),
+}  # fmt: skip
 
 
-def test_the_level_decides_the_wait_and_not_the_number_of_failures() -> None:
-    decided = end(a_task(failures=0, retry_level=1), ValueError())
-    assert (decided.retry_level, decided.wait) == (2, timedelta(seconds=30))
-
-
-def test_the_attempt_number_limits_nothing() -> None:
-    task = a_task(fence=Fence(7, 1000, uuid4()), crashes=4)
-    assert end(task, ValueError()).event is Event.RETRY
-
-
-def test_retry_after_overrides_the_wait_and_still_takes_a_level() -> None:
-    decided = end(a_task(), Retry(after="7m"))
-    assert (decided.wait, decided.retry_level) == (timedelta(minutes=7), 1)
-
-
-def test_a_retry_after_nothing_comes_back_at_once() -> None:
-    assert end(a_task(), Retry(after=0)).wait == timedelta(0)
-
-
-def test_a_snooze_waits_what_it_asks_for_and_keeps_its_level() -> None:
-    decided = end(a_task(failures=1, retry_level=2), Snooze("5m"))
-    assert (decided.wait, decided.retry_level) == (timedelta(minutes=5), 2)
-
-
-def test_a_rule_for_a_class_holds_for_its_descendants() -> None:
-    decided = end(a_task(), KeyError("x"), on_error={LookupError: Reaction.FAIL})
-    assert decided.event is Event.FAIL
-
-
-def test_the_rule_of_the_nearest_ancestor_wins() -> None:
-    rules = {Exception: Reaction.FAIL, LookupError: Reaction.RETRY}
-    assert end(a_task(), KeyError("x"), on_error=rules).event is Event.RETRY
-
-
-def test_a_rule_brings_an_at_most_once_task_back() -> None:
-    rules = {ConnectionError: Reaction.RETRY}
-    decided = end(a_task(at_most_once=True), ConnectionRefusedError(), on_error=rules)
-    assert decided.event is Event.RETRY
-
-
-@pytest.mark.parametrize(("level", "wait_s"), [(0, 5), (1, 5), (2, 30)])
-def test_a_free_retry_charges_nothing_even_at_the_last_attempt(level: int, wait_s: int) -> None:
-    rules = {ConnectionError: Reaction.RETRY_FREE}
-    decided = end(a_task(failures=2, retry_level=level), ConnectionError(), on_error=rules)
-    assert (decided.event, decided.failures, decided.retry_level) == (Event.RETRY, 2, level)
-    assert decided.wait == timedelta(seconds=wait_s)
-
-
-def test_a_rule_does_not_touch_the_five_endings() -> None:
-    assert end(a_task(), Skip(), on_error={Exception: Reaction.FAIL}).event is Event.SKIP
+@pytest.mark.parametrize(("task", "error", "rules", "decided"), DECISIONS.values(), ids=DECISIONS)
+def test_a_decision(
+    task: dict[str, Any], error: BaseException, rules: dict[type, Reaction], decided: dict[str, Any]
+) -> None:
+    found = end(a_task(**task), error, on_error=rules)._asdict()
+    if "wait" in decided:
+        found["wait"] = found["wait"].total_seconds()
+    assert {name: found[name] for name in decided} == decided
 
 
 def test_a_death_charges_one_failure_and_waits() -> None:
     decided = settle_crash(a_task(), a_spec(), Cause("process died", "signal 9"), Random(1))
-    assert (decided.event, decided.failures) == (Event.RETRY, 1)
+    assert (decided.event, decided.failures, decided.crashes) == (Event.RETRY, 1, None)
     assert decided.wait == timedelta(seconds=5)
-    assert decided.crashes is None
 
 
 def test_the_last_death_leads_to_the_error_pool_with_its_cause() -> None:
@@ -178,11 +159,9 @@ def test_the_last_death_leads_to_the_error_pool_with_its_cause() -> None:
 
 
 def test_a_death_during_an_at_most_once_task_is_an_unknown_outcome() -> None:
-    decided = settle_crash(
-        a_task(at_most_once=True), a_spec(), Cause("process died", "signal 9"), Random(1)
-    )
-    assert decided.event is Event.FAIL
-    assert decided.cause == Cause("outcome unknown", "signal 9")
+    cause = Cause("process died", "signal 9")
+    decided = settle_crash(a_task(at_most_once=True), a_spec(), cause, Random(1))
+    assert (decided.event, decided.cause) == (Event.FAIL, Cause("outcome unknown", "signal 9"))
 
 
 def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> None:
@@ -202,11 +181,8 @@ def test_charged_takes_the_wait_that_it_is_given() -> None:
     assert decided.wait == timedelta(seconds=9)
 
 
-def test_the_tasks_own_policy_wins_over_its_handlers() -> None:
+def test_the_tasks_own_policy_wins_over_its_handlers_and_that_over_the_default() -> None:
     assert policy_of(a_task(retry="fixed 9s"), a_spec()) == Fixed(timedelta(seconds=9))
-
-
-def test_the_handlers_policy_wins_over_the_default() -> None:
     assert policy_of(a_task(), a_spec()) == WAITS
     assert policy_of(a_task(), None) == DEFAULT_POLICY
 
@@ -214,9 +190,7 @@ def test_the_handlers_policy_wins_over_the_default() -> None:
 @pytest.mark.parametrize(
     "garbage", ["soon", "", "\x01", "fixed -1s", "exponential 0s x" + "9" * 400 + " cap 1h"]
 )
-def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over(
-    garbage: str,
-) -> None:
+def test_a_policy_written_by_hand_that_cannot_be_read_is_passed_over(garbage: str) -> None:
     assert policy_of(a_task(retry=garbage), a_spec()) == WAITS
 
 
@@ -356,16 +330,9 @@ def test_what_no_task_could_carry_out_is_refused(statement: str, problem: str) -
 @pytest.mark.parametrize(
     ("value", "sent"),
     [
-        (None, None),
-        ("x'; --", "x'; --"),
-        (3, "3"),
-        (1.5, "1.5"),
-        (True, "true"),
-        ([1, "x"], '[1, "x"]'),
-        ({"h": None}, '{"h": null}'),
+        *((None, None), ("x'; --", "x'; --"), (3, "3"), (1.5, "1.5"), (True, "true")),
+        *(([1, "x"], '[1, "x"]'), ({"h": None}, '{"h": null}')),
     ],
 )
-def test_values_are_texts_as_the_database_takes_them_out_of_a_payload(
-    value: object, sent: str | None
-) -> None:
+def test_values_are_the_texts_that_the_database_takes(value: object, sent: str | None) -> None:
     assert parameter_texts({"a": value}) == {"a": sent}

@@ -59,22 +59,35 @@ def test_what_is_right_has_no_problems() -> None:
     assert check_plan(plan_of((5, 10)), facts_of(None, None)) == []
 
 
-def test_a_gap() -> None:
-    kind, message, numbers = only(plan_of((None, 10), (12, None)), facts_of())
-    assert (kind, numbers) == (Fault.GAP, (1, 2))
-    assert message == (
-        "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition "
-        "has 10 <= key < 12. Let one end where the other begins."
-    )
+NAMED = Partition(1, range=Range(None, 5)), Partition(1, range=Range(5, None))
+GAP = (
+    "There is a gap between partition 1 (key < 10) and partition 2 (12 <= key): no partition has "
+    "10 <= key < 12. Let one end where the other begins."
+)
+OVERLAP = (
+    "partition 1 (key < 10) and partition 2 (8 <= key) overlap: 8 <= key < 10 is in both. "
+    "Let one end where the other begins."
+)
+DATES = "splits by integer, but the key is of type date: partition 1 (every key)"
 
 
-def test_an_overlap() -> None:
-    kind, message, numbers = only(plan_of((None, 10), (8, None)), facts_of())
-    assert (kind, numbers) == (Fault.OVERLAP, (1, 2))
-    assert message == (
-        "partition 1 (key < 10) and partition 2 (8 <= key) overlap: 8 <= key < 10 is in both. "
-        "Let one end where the other begins."
-    )
+@pytest.mark.parametrize(
+    ("partitions", "facts", "kind", "numbers", "said"),
+    [
+        (((None, 10), (12, None)), {}, Fault.GAP, (1, 2), GAP),
+        (((None, 10), (8, None)), {}, Fault.OVERLAP, (1, 2), OVERLAP),
+        (NAMED, {}, Fault.DUPLICATE_NUMBER, (1,), "partition 1 (key < 5), partition 1 (5 <= key)"),
+        (((None, None),), {"key_type": KeyType.DATE}, Fault.WRONG_TYPE, (1,), DATES),
+        (((None, None),), {"at_least": 4}, Fault.TOO_FEW, (), ""),
+    ],
+    ids=["a gap", "an overlap", "a number twice", "a plan of another type", "too few"],
+)
+def test_one_problem(
+    partitions: tuple, facts: dict[str, Any], kind: Fault, numbers: tuple[int, ...], said: str
+) -> None:
+    found = only(plan_of(*partitions), facts_of(**facts))
+    assert found[::2] == (kind, numbers)
+    assert found[1] == said if said in (GAP, OVERLAP) else said in found[1]
 
 
 def test_a_range_within_another_hides_no_gap() -> None:
@@ -112,13 +125,6 @@ def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
     assert message.startswith("Keys go from 1 to one that no bound can name, and no range has")
 
 
-def test_a_number_twice() -> None:
-    twice = (Partition(1, range=Range(None, 5)), Partition(1, range=Range(5, None)))
-    kind, message, numbers = only(plan_of(*twice), facts_of())
-    assert (kind, numbers) == (Fault.DUPLICATE_NUMBER, (1,))
-    assert "partition 1 (key < 5), partition 1 (5 <= key)" in message
-
-
 def test_a_reversed_and_an_empty_range() -> None:
     reversed_, empty = check_plan(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
     assert (reversed_.kind, reversed_.numbers) == (Fault.REVERSED, (3,))
@@ -138,14 +144,7 @@ def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
     assert "7" in message
 
 
-def test_a_plan_of_another_type_than_the_key() -> None:
-    kind, message, _ = only(plan_of((None, None)), facts_of(key_type=KeyType.DATE))
-    assert kind is Fault.WRONG_TYPE
-    assert "splits by integer, but the key is of type date: partition 1 (every key)" in message
-
-
-def test_too_few() -> None:
-    assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Fault.TOO_FEW
+def test_a_plan_of_nothing_is_too_short_and_too_few() -> None:
     assert {each.kind for each in check_plan(plan_of(), facts_of())} == {Fault.TOO_FEW, Fault.SHORT}
 
 

@@ -1,4 +1,4 @@
-"""Payloads: what they may hold, and secrets in them."""
+"""Payloads: what they may hold, secrets in them, and which paths rules hide."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any
 from uuid import uuid4
@@ -25,15 +26,19 @@ from pydantic import (
     Secret,
     SecretBytes,
     SecretStr,
+    ValidationError,
     computed_field,
     field_serializer,
 )
 from pydantic.dataclasses import dataclass
 
+from tasks_app import Settings
 from tasks_app.domain.batch.records import checked_params
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.error_text import cause_of
+from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.payload import (
     _encode_checked,
     decode,
@@ -139,7 +144,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("payload", "path", "problem", "allowed"), REFUSED, ids=range(len(REFUSED))
 )
-def test_bad_json_is_refused_with_its_path_and_what_is_allowed(
+def test_bad_json_is_refused_with_what_is_allowed(
     payload, path: str, problem: str, allowed: str
 ) -> None:
     with pytest.raises(InvalidTaskError) as refused:
@@ -420,16 +425,88 @@ def test_what_its_own_serializer_writes_is_stored(annotation, payload, stored) -
     assert kept(payload, None if annotation is None else typed(annotation)) == stored
 
 
-def test_a_handler_with_its_own_to_json_is_no_way_around() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^payload\.pw is a secret"):
-        kept(Login(pw=X), typed(Login, to_json=str))
+@pytest.mark.parametrize(
+    ("act", "path"),
+    [
+        (lambda: kept(Login(pw=X), typed(Login, to_json=str)), r"payload\.pw"),
+        (lambda: checked_params("job", Login, {"pw": "x"}), r"params\.pw"),
+        (lambda: encode_object(Login(pw=X), "checkpoint", LIMIT), r"checkpoint\.pw"),
+    ],
+    ids=["a handler's own to_json", "parameters of a batch", "a checkpoint"],
+)
+def test_there_is_no_way_around(act: Callable[[], object], path: str) -> None:
+    with pytest.raises(InvalidTaskError, match=f"^{path} is a secret"):
+        act()
 
 
-def test_parameters_of_a_batch_are_refused_too() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^params\.pw is a secret"):
-        checked_params("job", Login, {"pw": "x"})
+@pytest.mark.parametrize(
+    ("rules", "value", "shown"),
+    [
+        ("card.number", {"card": {"number": 1, "n": 2}}, {"card": {"number": "***", "n": 2}}),
+        ("number", {"card": {"number": 1}}, {"card": {"number": 1}}),
+        ("*.pin", {"a": {"pin": 1}, "pin": 2}, {"a": {"pin": "***"}, "pin": 2}),
+        (
+            "**.pin",
+            {"a": [{"b": {"pin": 1}}], "pin": 2},
+            {"a": [{"b": {"pin": "***"}}], "pin": "***"},
+        ),
+        ("a.**", {"a": {"b": 1}, "c": 2}, {"a": "***", "c": 2}),
+        ("cards.n", {"cards": [{"n": 1}, {"n": 2}]}, {"cards": [{"n": "***"}, {"n": "***"}]}),
+        ("pi?", {"pin": None, "pine": 1}, {"pin": "***", "pine": 1}),
+        ("**", [1, 2], "***"),
+        ("mail.*:a, shop.pay:b", {"a": 1, "b": 2}, {"a": 1, "b": "***"}),
+        ("", {"a": 1}, {"a": 1}),
+    ],
+)
+def test_a_rule_hides_its_path_alone(rules: str, value: Any, shown: Any) -> None:
+    assert Masks(rules).value("shop.pay", value) == shown
 
 
-def test_a_checkpoint_is_refused_too() -> None:
-    with pytest.raises(InvalidTaskError, match=r"^checkpoint\.pw is a secret"):
-        encode_object(Login(pw=X), "checkpoint", LIMIT_OF_PAYLOAD_SECRETS)
+def test_a_text_loses_what_is_hidden_and_nothing_else() -> None:
+    payload = {"card": {"number": 47110815, "owner": "Ann"}, "note": "it's\n"}
+    text = "47110815 of Ann: it's"
+    assert Masks("card.number").text("t", text, payload) == "*** of Ann: it's"
+    assert Masks("x:card.number").text("t", text, payload) == text
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        str,
+        repr,
+        json.dumps,
+        partial(json.dumps, ensure_ascii=False),
+        lambda each: repr({"k": each}),
+    ],
+)
+def test_it_is_found_in_each_form_of_source_and_of_json(quoted: Callable[[str], str]) -> None:
+    secret = 'Zürich "4711"\\\n'
+    text = f"refused: {quoted(secret)}!"
+    hidden = Masks("a").text("t", text, {"a": secret})
+    assert "rich" not in hidden
+    assert "***" in hidden
+
+
+def test_of_a_text_that_was_cut_the_beginning_of_a_value_goes_too() -> None:
+    cause = cause_of(ValueError("x" * 1_990 + "4711-0815-secret"))
+    hidden = Masks("a").text("t", cause.message, {"a": "4711-0815-secret", "b": "xxx"})
+    assert hidden == "x" * 1_990 + "***…"
+    assert Masks("a").text("t", "a text…", {"a": "texture", "b": 1}) == "a ***…"
+    assert Masks("a").text("t", "a text…", {"a": "another"}) == "a text…"
+
+
+def test_what_pydantic_quotes_of_a_long_value_goes_too() -> None:
+    class Card(BaseModel):
+        number: int
+
+    with pytest.raises(ValidationError) as refused:
+        Card.model_validate({"number": "secret" * 20})
+    text = Masks("a").text("t", str(refused.value), {"a": "secret" * 20})
+    assert "secret" not in text
+    assert "input_value=***, input_type=str" in text
+
+
+@pytest.mark.parametrize("rules", ["a b", ".a", "a..b", "x:", ":a", "cards[0].number", "a[*]"])
+def test_what_is_no_path_is_refused_at_the_start(rules: str) -> None:
+    with pytest.raises(ValidationError, match="use paths"):
+        Settings(masked_paths=rules)

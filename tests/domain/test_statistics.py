@@ -79,20 +79,10 @@ def test_a_percentile_is_off_by_less_than_twice(share: float) -> None:
 
 def test_the_numbers_are_those_that_are_stored() -> None:
     assert {outcome.name: outcome.value for outcome in CountedOutcome} == {
-        "DONE": 1,
-        "SKIPPED": 2,
-        "CANCELLED": 3,
-        "EXPIRED": 4,
-        "FAILED": 5,
-        "RETRIED": 6,
-        "RELEASED": 7,
-        "RESCUED": 8,
-        "SNOOZED": 9,
-        "STALE": 11,
-        "DUPLICATE": 12,
-        "UNKEPT": 13,
+        "DONE": 1, "SKIPPED": 2, "CANCELLED": 3, "EXPIRED": 4, "FAILED": 5, "RETRIED": 6,
+        "RELEASED": 7, "RESCUED": 8, "SNOOZED": 9, "STALE": 11, "DUPLICATE": 12, "UNKEPT": 13,
         "LEFT": 14,
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

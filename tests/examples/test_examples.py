@@ -31,7 +31,7 @@ from tests.testing.test_created import INSTALLED, MODULE
 
 
 @pytest.mark.test_all
-def test_hello_creates_a_task_that_a_worker_carries_out(
+def test_a_worker_carries_out_the_task_of_hello(
     engine: Engine, database_url: str, examples: Path
 ) -> None:
     environment = {
@@ -85,9 +85,7 @@ def test_an_accepted_mail_is_counted_under_its_key(server: MailServer) -> None:
     assert server.accepted == {("order:1", str(key)): 2}
 
 
-def test_a_refused_address_is_final_and_its_name_stays_out_of_the_message(
-    server: MailServer,
-) -> None:
+def test_a_refused_address_is_final_and_not_named_in_the_message(server: MailServer) -> None:
     with pytest.raises(MailRefusedError) as caught:
         send(NOBODY, uuid4())
     assert str(caught.value) == "SMTP 550"
@@ -102,9 +100,7 @@ def test_a_mail_that_is_put_off_is_taken_the_second_time(server: MailServer) -> 
     assert server.accepted == {("order:1", str(key)): 1}
 
 
-def test_a_line_that_breaks_late_leads_to_a_second_copy_with_the_same_key(
-    server: MailServer,
-) -> None:
+def test_a_line_that_breaks_late_leads_to_a_copy_with_the_same_key(server: MailServer) -> None:
     key = uuid4()
     with pytest.raises(smtplib.SMTPServerDisconnected):
         send(f"frances{FAR_AWAY}", key)
@@ -300,9 +296,7 @@ def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examp
 
 @pytest.mark.test_all
 @pytest.mark.timeout(200)
-def test_a_day_in_a_database_of_the_readers_own(
-    folder: Path, examples: Path, databases: Databases
-) -> None:
+def test_a_day_in_the_readers_database(folder: Path, examples: Path, databases: Databases) -> None:
     """Its own server need not run, and there are no tasks but the demo's."""
     url = databases.create("day")
     ended = run_demo(folder, examples, f"--database-url={url}")
@@ -360,9 +354,7 @@ def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
 
 @pytest.mark.test_all
 @pytest.mark.timeout(200)
-def test_it_stays_only_where_there_is_a_terminal_on_both_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_stays_only_with_a_terminal_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     from shop.demo import _somebody_watches
 
     ours, theirs = pty.openpty()

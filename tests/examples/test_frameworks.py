@@ -109,7 +109,7 @@ def test_an_order_and_its_task_commit_together(
 
 
 @pytest.mark.parametrize("framework", [fastapi, flask, litestar])
-def test_a_refused_order_leaves_no_task(
+def test_a_refused_order_leaves_nothing(
     engine: Engine, settings: Settings, framework: Callable[[], Ask]
 ) -> None:
     ask = framework()

@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from tasks_app.batch.job import JOBS
 from tasks_app.runtime.handlers.middleware import MIDDLEWARE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.how_to.pages import files
+from tests.testing.conftest import session
+
+__all__ = ["session"]
 
 Load = Callable[[str], Any]
 
@@ -46,21 +47,6 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
         each.update(as_it_was)
     MIDDLEWARE[:] = layers
     for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(_base(tmp_path_factory))):
+        base = str(tmp_path_factory.getbasetemp())
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(base):
             del sys.modules[name]
-
-
-def _base(factory: pytest.TempPathFactory) -> Path:
-    return factory.getbasetemp()
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    """What a user's test has: nothing of it is ever committed."""
-    with (
-        engine.connect() as connection,
-        connection.begin(),
-        Session(connection, join_transaction_mode="create_savepoint") as session,
-    ):
-        yield session
-        connection.rollback()

@@ -75,18 +75,14 @@ def test_an_order_has_one_confirmation(mails: Any, session: Session, post: Post)
     assert len(post.ids) == 1
 
 
-def test_a_wrong_address_fails_at_once_without_its_name(
-    mails: Any, session: Session, post: Post
-) -> None:
+def test_a_wrong_address_fails_without_its_name(mails: Any, session: Session, post: Post) -> None:
     post.replies = ["550 no such user"]
     mails.order_placed(session, 7, TO)
     (run,) = drain(session).failed
     assert run.error == "Fail: SMTP 550"
 
 
-def test_an_address_that_is_put_off_is_tried_again(
-    mails: Any, session: Session, post: Post
-) -> None:
+def test_an_address_put_off_is_tried_again(mails: Any, session: Session, post: Post) -> None:
     post.replies = ["451 come back later"]
     mails.order_placed(session, 7, TO)
     assert [run.error for run in drain(session).waiting] == ["Retry: SMTP 451"]
@@ -111,9 +107,7 @@ def test_a_server_that_is_away_charges_nothing(
     assert len(post.ids) == 1
 
 
-def test_at_most_once_is_not_run_again(
-    mails: Any, load: Load, session: Session, post: Post
-) -> None:
+def test_at_most_once_runs_once(mails: Any, load: Load, session: Session, post: Post) -> None:
     goodbye = load("idempotent-mail/once.py").goodbye
     create_task(session, goodbye, mails.Confirmation(order_id=7, to=TO))
     crash_next(goodbye)

@@ -73,9 +73,7 @@ def tasks(engine: Engine) -> Any:
         return connection.execute(text("SELECT count(*) FROM task_all")).scalar()
 
 
-def test_an_event_that_comes_again_is_handled_once(
-    post: Post, order: Engine, database_url: str
-) -> None:
+def test_a_repeated_event_is_handled_once(post: Post, order: Engine, database_url: str) -> None:
     settings = Settings(database_url=database_url)
     body = body_of(1)
     for _ in range(2):
@@ -89,9 +87,7 @@ def test_an_event_that_comes_again_is_handled_once(
 
 
 @pytest.mark.test_all
-def test_events_that_come_in_the_wrong_order_leave_what_is_newer(
-    post: Post, order: Engine, database_url: str
-) -> None:
+def test_the_newer_event_stays(post: Post, order: Engine, database_url: str) -> None:
     for event in (2, 1):
         body = body_of(event)
         post(f"e{event}", body)
@@ -109,7 +105,7 @@ def test_events_that_come_in_the_wrong_order_leave_what_is_newer(
     ],
     ids=["another body", "another id", "old", "unsigned"],
 )
-def test_what_is_not_signed_right_makes_no_task(
+def test_a_wrong_signature_is_refused(
     post: Post, engine: Engine, body: bytes, headers: dict[str, str]
 ) -> None:
     assert post("e1", body, headers=headers) == 401

@@ -81,7 +81,7 @@ def test_a_run_sees_the_rows_of_its_tenant_also_after_a_commit(shop: Shop) -> No
     assert [run.result for run in runs] == [[2, 2], [1, 1]]
 
 
-def test_a_task_without_a_tenant_fails_and_finds_none_of_an_earlier_run(
+def test_a_task_without_a_tenant_fails_and_finds_no_earlier_one(
     shop: Shop, session: Session
 ) -> None:
     seen = []

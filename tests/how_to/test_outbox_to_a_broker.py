@@ -62,7 +62,7 @@ def consumer(events: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield consumer
 
 
-def test_a_copy_comes_before_the_next_event_of_its_object(
+def test_a_copy_comes_before_the_next_event(
     events: Any, session: Session, consumer: Consumer
 ) -> None:
     for number in (1, 2):

@@ -55,9 +55,7 @@ def test_each_endpoint_has_a_delivery_of_its_own(outbox: Any, shop: Session, web
     assert len({asked.headers["webhook-id"] for asked in web.asked}) == 2
 
 
-def test_a_copy_has_the_id_of_the_first_and_a_signature(
-    outbox: Any, shop: Session, web: Web
-) -> None:
+def test_a_copy_has_the_same_id_and_a_signature(outbox: Any, shop: Session, web: Web) -> None:
     shop.execute(text("DELETE FROM webhook_endpoint WHERE id = 2"))
     outbox.tell(shop, 1, EVENT)
     crash_next("webhook.deliver")
@@ -71,7 +69,7 @@ def test_a_copy_has_the_id_of_the_first_and_a_signature(
 
 
 @pytest.mark.test_all
-def test_an_endpoint_that_fails_delays_no_other_and_is_asked_for_three_days(
+def test_an_endpoint_that_fails_delays_no_other_and_has_three_days(
     outbox: Any, shop: Session, web: Web
 ) -> None:
     web.answer = lambda _: Answer(500)

@@ -92,7 +92,7 @@ def _listens(port: int) -> bool:
         return connection.connect_ex((HOST, port)) == 0
 
 
-def test_the_engine_of_the_guide_prepares_nothing(
+def test_the_guides_engine_prepares_nothing(
     database: Callable[[str], Any], database_url: str
 ) -> None:
     plain = create_engine(database_url)
@@ -103,9 +103,7 @@ def test_the_engine_of_the_guide_prepares_nothing(
     engine.dispose()
 
 
-def test_producers_and_workers_work_behind_it(
-    engine: Engine, pooled: str, database: Callable[[str], Any]
-) -> None:
+def test_tasks_run_behind_it(engine: Engine, pooled: str, database: Callable[[str], Any]) -> None:
     registry = Registry()
     handler("behind", registry=registry)(lambda ctx: ctx.session.scalar(text("SELECT 7")))
     shop = database(pooled).engine
@@ -122,7 +120,7 @@ def test_producers_and_workers_work_behind_it(
     shop.dispose()
 
 
-def test_nobody_listens_behind_it_and_that_is_said(
+def test_nobody_listens_behind_it(
     engine: Engine, pooled: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

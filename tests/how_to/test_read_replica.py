@@ -60,7 +60,7 @@ def totals(engine: Engine) -> list[int]:
         return [*connection.scalars(text("SELECT orders FROM shop_total ORDER BY task"))]
 
 
-def test_each_report_has_the_order_that_asked_for_it(
+def test_a_report_has_the_order_that_asked_for_it(
     guide: Any, shop: Engine, database_url: str
 ) -> None:
     for number in range(1, 4):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url
 
 from tasks_app import (
     Settings,
@@ -20,12 +18,9 @@ from tasks_app import (
     remove_schedule,
 )
 from tasks_app.domain.config.settings import load_settings
-from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.monitor.checks.checkup import run_checks
-from tasks_app.monitor.checks.flow_control import db_scheduler, firing, held
+from tasks_app.monitor.checks.flow_control import db_scheduler
 from tasks_app.pool.db_scheduler import functions
-from tasks_app.pool.locks.acquire import acquire, insert_resources
-from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler
@@ -60,7 +55,7 @@ def server() -> Iterator[CronServer]:
 
 
 @pytest.fixture
-def settings(server: CronServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def installed(server: CronServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Of the tasks there, with functions and jobs installed."""
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", server.url("tasks"))
     settings = load_settings()
@@ -73,15 +68,13 @@ def settings(server: CronServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
 
 
 @pytest.fixture
-def there(settings: Settings) -> Iterator[Engine]:
-    engine = create_engine(settings.database)
+def there(installed: Settings) -> Iterator[Engine]:
+    engine = create_engine(installed.database)
     yield engine
     engine.dispose()
 
 
-def test_functions_without_pg_cron_are_told_and_none_are_not(
-    engine: Engine, database_url: str
-) -> None:
+def test_functions_without_pg_cron_are_told(engine: Engine, database_url: str) -> None:
     settings = Settings(database_url=database_url)
     assert said(engine, settings) == []
     with engine.begin() as connection:
@@ -99,24 +92,24 @@ def test_functions_without_pg_cron_are_told_and_none_are_not(
     assert old == [f"warn the functions are of other code or settings. {AGAIN} --functions-only"]
 
 
-def test_jobs_in_another_database_are_found(there: Engine, settings: Settings) -> None:
-    (fine,) = said(there, settings)
+def test_jobs_in_another_database_are_found(there: Engine, installed: Settings) -> None:
+    (fine,) = said(there, installed)
     assert fine.startswith("ok 3 jobs of pg_cron 1.")
 
 
-def test_a_job_that_is_missing_or_failed_is_named(
-    server: CronServer, there: Engine, settings: Settings
+def test_a_missing_or_failed_job_is_named(
+    server: CronServer, there: Engine, installed: Settings
 ) -> None:
     server.execute(
         "postgres",
         "INSERT INTO cron.job_run_details (jobid, runid, username, status, return_message,"
         f" start_time) VALUES ({JOB}, 1000000, 'owner', 'failed', 'no connection', now())",
     )
-    (failed,) = said(there, settings)
+    (failed,) = said(there, installed)
     server.execute("postgres", f"SELECT cron.unschedule({JOB})")
-    (missing,) = said(there, settings)
+    (missing,) = said(there, installed)
     server.execute("postgres", "SELECT cron.unschedule(jobid) FROM cron.job")
-    (none,) = said(there, settings)
+    (none,) = said(there, installed)
 
     assert failed == (
         "warn the job sweep failed: no connection. If it could not connect, let pg_hba.conf or a "
@@ -129,10 +122,10 @@ def test_a_job_that_is_missing_or_failed_is_named(
 
 
 def test_schedules_without_a_job_of_theirs_are_named_until_it_is_installed_again(
-    server: CronServer, there: Engine, settings: Settings
+    server: CronServer, there: Engine, installed: Settings
 ) -> None:
-    database = Database(settings.database)
-    scheduler = DbScheduler(settings, database, "postgres")
+    database = Database(installed.database)
+    scheduler = DbScheduler(installed, database, "postgres")
     with there.begin() as connection:
         for name in ("kept", "changed", "gone", "zoned"):
             create_schedule(connection, name, "report", cron="0 3 * * *")
@@ -142,12 +135,12 @@ def test_schedules_without_a_job_of_theirs_are_named_until_it_is_installed_again
         for id_, name in zip(ids, ("changed", "gone", "kept", "zoned"), strict=True)
     )
     again = f"{AGAIN} --cron-database postgres"
-    assert said(there, settings) == [
+    assert said(there, installed) == [
         f"warn these jobs are missing: {changed}, {gone}, {kept}, {zoned}. {again}"
     ]
     scheduler.install()
     entered = server.execute("postgres", "SELECT jobid FROM cron.job WHERE schedule = '0 3 * * *'")
-    assert said(there, settings)[0].startswith("ok 7 jobs of pg_cron 1.")
+    assert said(there, installed)[0].startswith("ok 7 jobs of pg_cron 1.")
 
     with there.begin() as connection:
         change_schedule(connection, "changed", cron="30 3 * * *")
@@ -155,11 +148,11 @@ def test_schedules_without_a_job_of_theirs_are_named_until_it_is_installed_again
         remove_schedule(connection, "gone")
         disable_schedule(connection, "kept")  # its job fires nothing, and again when it is enabled
     again = f"{AGAIN} --leave-unfit --cron-database postgres"
-    assert said(there, settings) == [
+    assert said(there, installed) == [
         f"warn these jobs are out of date: {changed}, {gone}, {zoned}. {again}"
     ]
     scheduler.install(leave=True)
-    assert said(there, settings)[0].startswith("ok 5 jobs")
+    assert said(there, installed)[0].startswith("ok 5 jobs")
     assert scheduler.status().not_fired == {"zoned": "the clocks of Europe/Berlin change"}
     stayed = server.execute("postgres", "SELECT jobid FROM cron.job WHERE schedule = '0 3 * * *'")
     assert len(stayed) == 1
@@ -170,9 +163,9 @@ def test_schedules_without_a_job_of_theirs_are_named_until_it_is_installed_again
     database.dispose()
 
 
-def test_another_role_is_told_who_may_ask(server: CronServer, settings: Settings) -> None:
+def test_another_role_is_told_who_may_ask(server: CronServer, installed: Settings) -> None:
     server.execute("postgres", "DROP ROLE IF EXISTS helper", "CREATE ROLE helper LOGIN")
-    url = make_url(settings.database).set(username="helper")
+    url = make_url(installed.database).set(username="helper")
     engine = create_engine(url)
     other = Settings(database_url=url.render_as_string(hide_password=False))
     found = said(engine, other)
@@ -197,96 +190,3 @@ def test_jobs_whose_functions_are_gone_are_told(server: CronServer) -> None:
 
     assert fine[0].startswith("ok 3 jobs of pg_cron 1.")
     assert (gone, over) == ([f"warn the jobs call functions that are gone. {AGAIN}"], [])
-
-
-SPAN = timedelta(minutes=5)
-
-
-@pytest.fixture
-def settings_of_locks(database_url: str) -> Settings:
-    return Settings(database_url=database_url)
-
-
-def wanted(connection: Connection, who: str) -> None:
-    ask = LockRequest(uuid4(), lock_parts("a"), who, SPAN)
-    insert_resources(connection, ask)
-    acquire(connection, ask, waits=True)
-
-
-def said_of_locks(connection: Connection, settings_of_locks: Settings) -> list[str]:
-    return [f"{f.level} {f.fact}" for f in held(connection, settings_of_locks)]
-
-
-def test_all_is_well(connection: Connection, settings_of_locks: Settings) -> None:
-    wanted(connection, "one")
-    wanted(connection, "two")
-    assert said_of_locks(connection, settings_of_locks) == ["ok 1 held, 1 waited for"]
-
-
-def test_a_lease_that_is_over(connection: Connection, settings_of_locks: Settings) -> None:
-    wanted(connection, "one")
-    connection.execute(text("UPDATE task_lock_holder SET lease_until = now() - interval '3 min'"))
-    assert said_of_locks(connection, settings_of_locks) == [
-        "warn one holds a 3 min beyond its lease"
-    ]
-
-
-def test_a_long_wait(connection: Connection, settings_of_locks: Settings) -> None:
-    for who in ("one", "two", "three"):
-        wanted(connection, who)
-    connection.execute(text("UPDATE task_lock_holder SET asked_at = now() - interval '4 min'"))
-    assert said_of_locks(connection, settings_of_locks) == [
-        "warn two has waited for a for 4 min and 1 more"
-    ]
-
-
-@pytest.fixture
-def settings_of_schedules(database_url: str) -> Settings:
-    return Settings(database_url=database_url)
-
-
-@pytest.fixture
-def said_of_schedules(connection: Connection, settings_of_schedules: Settings):
-    """The findings, when a schedule of ``t`` is there and a worker that knows it."""
-    heartbeats.write_heartbeat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
-    create_schedule(connection, "s", "t", every="1h")
-    return lambda: [f"{f.level} {f.fact}" for f in firing(connection, settings_of_schedules)]
-
-
-def change(connection: Connection, what: str) -> None:
-    connection.execute(text(f"UPDATE task_schedule SET {what}"))
-
-
-def test_all_is_well_in_schedules(said_of_schedules) -> None:
-    assert said_of_schedules() == ["ok 1 enabled, none is late"]
-
-
-def test_one_that_is_late(said_of_schedules, connection: Connection) -> None:
-    change(connection, "next_run_at = statement_timestamp() - interval '61 min'")
-    (finding,) = said_of_schedules()
-    assert finding.startswith("fail s should have fired 61 min")
-    change(connection, "enabled = false")
-    assert said_of_schedules() == ["ok 0 enabled, none is late"]
-
-
-def test_one_that_is_broken(said_of_schedules, connection: Connection) -> None:
-    change(connection, "remark = 'cron is x', next_run_at = NULL")
-    assert said_of_schedules() == ["fail s is broken"]
-
-
-def test_one_whose_task_nobody_knows(
-    said_of_schedules, connection: Connection, settings_of_schedules: Settings
-) -> None:
-    heartbeats.remove_heartbeat(connection, "w")
-    assert said_of_schedules() == [
-        "ok 1 enabled, none is late"
-    ]  # without workers another check says it
-    heartbeats.write_heartbeat(
-        connection, owner="w2", node="n", queues=["default"], handlers=["another"]
-    )
-    assert said_of_schedules() == ["warn s creates tasks of t, which no worker knows"]
-
-
-def test_a_look_takes_no_notice_of_seconds(said_of_schedules, connection: Connection) -> None:
-    change(connection, "next_run_at = statement_timestamp() - interval '30 s'")
-    assert said_of_schedules() == ["ok 1 enabled, none is late"]

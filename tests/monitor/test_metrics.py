@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from uuid import uuid4
 
@@ -45,11 +45,6 @@ _LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 
 @pytest.fixture
-def settings(database_url: str) -> Settings:
-    return Settings(database_url=database_url)
-
-
-@pytest.fixture
 def database(database_url: str, engine: Engine) -> Iterator[Database]:
     """A database of our own connections; ``engine`` has emptied it."""
     database = Database(database_url)
@@ -70,7 +65,7 @@ def values(said: str) -> dict[str, float]:
     return {f"{m[1]}{{{m[2] or ''}}}": float(m[3]) for m in found if m}
 
 
-def test_what_waits_runs_and_has_failed_is_counted_by_queue(
+def test_waiting_running_and_failed_are_counted_by_queue(
     engine: Engine, reader: MetricsReader
 ) -> None:
     with engine.begin() as connection:
@@ -188,7 +183,7 @@ def test_a_read_cannot_write_nor_take_long(database: Database) -> None:
         connection.execute(text("SELECT pg_sleep(5)"))
 
 
-def test_a_part_that_fails_leaves_the_others_whole(
+def test_a_failed_part_leaves_others_whole(
     reader: MetricsReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(connection: Connection, _settings: Settings) -> Iterator[Sample]:
@@ -250,15 +245,8 @@ def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
     with engine.begin() as connection:
         pending_task(connection)
         claimed_task(connection)
-
-    done = subprocess.run(
-        [promtool, "check", "metrics"],
-        input=reader.read(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
+    check = [promtool, "check", "metrics"]
+    done = subprocess.run(check, input=reader.read(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -305,12 +293,10 @@ def everything(connection: Connection) -> None:
 
 
 @pytest.fixture
-def said(engine: Engine, database_url: str) -> Iterator[str]:
+def said(engine: Engine, database: Database, settings: Settings) -> str:
     with engine.begin() as connection:
         everything(connection)
-    database = Database(database_url)
-    yield MetricsReader(database, Settings(database_url=database_url)).read()
-    database.dispose()
+    return MetricsReader(database, settings).read()
 
 
 def test_catalogue_page_and_scrape_are_the_same(said: str) -> None:
@@ -333,14 +319,18 @@ def test_every_line_of_a_scrape_has_the_labels_of_the_page(said: str) -> None:
 MEAN = ("sum", "count")
 
 
-def scrape(connection: Connection, settings: Settings) -> dict[str, float]:
-    return values(render(totals(connection, settings)))
+Scrape = Callable[[], dict[str, float]]
 
 
-def test_buckets_are_cumulative(connection: Connection, settings: Settings) -> None:
+@pytest.fixture
+def scrape(connection: Connection, settings: Settings) -> Scrape:
+    return lambda: values(render(totals(connection, settings)))
+
+
+def test_buckets_are_cumulative(connection: Connection, scrape: Scrape) -> None:
     put(connection, "a", part(NOON, 5, ms=3), part(NOON, 7, "u"))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-    found = scrape(connection, settings)
+    found = scrape()
     assert found['tasks_app_outcomes_total{name="t",queue="q",outcome="done"}'] == 5
     buckets = [found[f'tasks_app_task_run_seconds_bucket{{name="t",le="{le}"}}'] for le in BOUNDS]
     assert buckets == [0, 0, *[5] * 23]  # 2 ms up to 4 ms
@@ -348,58 +338,45 @@ def test_buckets_are_cumulative(connection: Connection, settings: Settings) -> N
     assert found['tasks_app_task_wait_seconds_count{queue="q"}'] == 12
 
 
-def test_of_many_names_a_bounded_number_has_a_histogram(
-    connection: Connection, settings: Settings
-) -> None:
+def test_a_bounded_number_of_names_has_a_histogram(connection: Connection, scrape: Scrape) -> None:
     most = collector.MOST_HISTOGRAMS
     parts = [part(NOON, 1, f"n{number:04}") for number in range(most + 20)]
     put(connection, "a", *parts)
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-    found = scrape(connection, settings)
+    found = scrape()
     counts = {key: n for key, n in found.items() if key.startswith("tasks_app_task_run_seconds_c")}
     assert len(counts) == most + 1
     assert counts[f'tasks_app_task_run_seconds_count{{name="{OTHER}"}}'] == 20
     assert sum(counts.values()) == most + 20
 
 
-def test_a_role_that_reads_may_scrape_them(connection: Connection, settings: Settings) -> None:
+def test_a_role_that_reads_may_scrape_them(connection: Connection, scrape: Scrape) -> None:
     connection.execute(text("CREATE ROLE metrics_reader"))
     connection.exec_driver_sql(grants_sql(RoleKind.READER, "metrics_reader"))
     connection.execute(text("SET LOCAL ROLE metrics_reader"))
-    assert "tasks_app_tasks_created_total{}" in scrape(connection, settings)
+    assert "tasks_app_tasks_created_total{}" in scrape()
     connection.execute(text("RESET ROLE"))
     connection.execute(text("REVOKE ALL ON SEQUENCE task_pending_id_seq FROM metrics_reader"))
     connection.execute(text("SET LOCAL ROLE metrics_reader"))
-    assert "tasks_app_tasks_created_total{}" not in scrape(connection, settings)
+    assert "tasks_app_tasks_created_total{}" not in scrape()
 
 
-def test_what_is_no_end_of_a_task_is_counted_apart(
-    connection: Connection, settings: Settings
-) -> None:
-    put(
-        connection,
-        "a",
-        part(NOON, 2, outcome=CountedOutcome.STALE),
-        part(NOON, 3, outcome=CountedOutcome.DUPLICATE),
-        part(NOON, 4, outcome=CountedOutcome.LEFT),
-    )
+def test_what_is_no_end_of_a_task_is_counted_apart(connection: Connection, scrape: Scrape) -> None:
+    kinds = CountedOutcome.STALE, CountedOutcome.DUPLICATE, CountedOutcome.LEFT
+    put(connection, "a", *(part(NOON, n, outcome=kind) for n, kind in enumerate(kinds, 2)))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-
-    found = scrape(connection, settings)
-
+    found = scrape()
     assert found["tasks_app_stale_writes_total{}"] == 2
     assert found["tasks_app_duplicates_dropped_total{}"] == 3
     assert found["tasks_app_runs_left_total{}"] == 4
     assert not any(key.startswith("tasks_app_outcomes_total") for key in found)
 
 
-def test_the_page_asks_for_shares_and_means_that_a_scrape_can_answer(
-    connection: Connection, settings: Settings
-) -> None:
+def test_a_scrape_answers_what_the_page_asks_for(connection: Connection, scrape: Scrape) -> None:
     failed, retried = CountedOutcome.FAILED, CountedOutcome.RETRIED
     put(connection, "a", part(NOON, 6), part(NOON, 1, outcome=failed), part(NOON, 1, "t", retried))
     roll_up(connection, None, KEPT, now=NOON + timedelta(minutes=2))
-    found = scrape(connection, settings)
+    found = scrape()
 
     ended = {
         outcome: found[f'tasks_app_outcomes_total{{name="t",queue="q",outcome="{outcome}"}}']

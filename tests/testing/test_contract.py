@@ -262,7 +262,7 @@ def test_a_run_ends_as_in_production(outside: Engine, database_url: str, lane: s
 
 
 @pytest.mark.parametrize("lane", few(1, ["async", "plain"]))
-def test_a_run_of_an_async_test_ends_as_in_production(
+def test_an_async_tests_run_ends_as_in_production(
     outside: Engine, database_url: str, lane: str
 ) -> None:
     registry = handlers(lane)

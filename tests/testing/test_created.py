@@ -131,9 +131,7 @@ def test_models_and_others_are_compared_as_they_are_stored(kit: Kit) -> None:
         ("headers", {"tenant": "x"}, {"tenant": "y"}),
     ],
 )
-def test_each_option_can_be_asserted(
-    session: Session, option: str, value: object, other: object
-) -> None:
+def test_options_are_asserted(session: Session, option: str, value: object, other: object) -> None:
     create_task(session, "a", None, **{option: value})  # type: ignore[arg-type]
     assert_created(session, "a", **{option: value})  # type: ignore[arg-type]
     assert_created(session, "a", count=0, **{option: other})  # type: ignore[arg-type]
@@ -260,9 +258,7 @@ def passes(case: type[unittest.TestCase]) -> None:
 
 
 @pytest.mark.parametrize("place", ["session", "raw"])
-def test_in_a_session_and_on_a_connection_as_django_has_one(
-    request: pytest.FixtureRequest, place: str
-) -> None:
+def test_in_a_session_and_on_djangos_connection(request: pytest.FixtureRequest, place: str) -> None:
     ShopCase.given = request.getfixturevalue(place)
     passes(ShopCase)
     assert len(CALLS) == 3

@@ -75,9 +75,7 @@ def notes(where: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["a", "async"])
-def test_a_run_fails_after_its_handler_and_is_tried_again(
-    place: Place, calls: list[Any], name: str
-) -> None:
+def test_a_run_fails_after_its_handler_and_again(place: Place, calls: list[Any], name: str) -> None:
     where, act = place
     create_task(where, name)
     fail_next(name, ValueError("no"))
@@ -100,9 +98,7 @@ def test_or_instead_of_its_handler(place: Place, calls: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "async"])
-def test_a_task_whose_process_died_is_rescued_and_run_again(
-    place: Place, calls: list[Any], name: str
-) -> None:
+def test_a_task_whose_process_died_runs_again(place: Place, calls: list[Any], name: str) -> None:
     where, act = place
     task_id = create_task(where, name)
 

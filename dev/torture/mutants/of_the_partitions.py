@@ -125,7 +125,7 @@ PARTITIONS = (
         SPANS,
         "if before.overlaps(span):",
         "if False:",
-        f"{JUDGED}an_overlap",
+        f"{JUDGED}one_problem",
     ),
     mutant(
         "plan that forgets NULL",

@@ -296,8 +296,7 @@ RUNTIME = (
         "tasks_app/domain/tasks/payload_type.py",
         "        if wanted is not _AS_WRITTEN:\n",
         "        if wanted is None:\n",
-        "tests/domain/test_payload_type.py::"
-        "test_what_would_be_read_as_another_value_is_refused_with_its_path",
+        "tests/domain/test_payload_type.py::test_what_would_be_read_as_another_value_is_refused",
     ),
     mutant(
         "verb whose statements commit one by one",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,11 +20,27 @@ from tasks_app.domain.tasks.error_text import (
 from tasks_app.domain.tasks.run import Cause
 
 
-def raised(error: BaseException) -> Cause:
+def caught(act: Callable[[], object]) -> Cause:
     try:
+        act()
+    except BaseException as error:
+        return cause_of(error)
+    raise AssertionError("nothing was raised")
+
+
+def raised(error: BaseException) -> Cause:
+    def act() -> None:
         raise error
-    except BaseException as caught:
-        return cause_of(caught)
+
+    return caught(act)
+
+
+def compiled(source: str) -> dict[str, Any]:
+    """The names of a file that tracebacks quote."""
+    names: dict[str, Any] = {}
+    linecache.cache["<made>"] = (len(source), None, source.splitlines(keepends=True), "<made>")
+    exec(compile(source, "<made>", "exec"), names)
+    return names
 
 
 def assert_storable(cause: Cause) -> None:
@@ -132,10 +151,7 @@ def test_a_traceback_of_deep_recursion_keeps_only_the_frames_nearest_to_the_faul
             raise ValueError("at the bottom")
         deeper(depth - 1)
 
-    try:
-        deeper(800)
-    except ValueError as error:
-        cause = cause_of(error)
+    cause = caught(lambda: deeper(800))
     assert_storable(cause)
     assert "at the bottom" in (cause.traceback or "")
 
@@ -144,28 +160,15 @@ def test_endless_recursion_is_described() -> None:
     def endless() -> None:
         endless()
 
-    try:
-        endless()
-    except RecursionError as error:
-        cause = cause_of(error)
+    cause = caught(endless)
     assert_storable(cause)
     assert cause.kind == "RecursionError"
 
 
 def test_long_source_lines_do_not_push_the_faults_own_line_out() -> None:
     source = "".join(f"def f{n}(): f{n + 1}() # {'x' * 3000}\n" for n in range(10))
-    source += "def f10(): raise ValueError\n"
-    rooms: dict = {}
-    import linecache
-
-    linecache.cache["<long>"] = (len(source), None, source.splitlines(keepends=True), "<long>")
-    exec(compile(source, "<long>", "exec"), rooms)
-
-    try:
-        rooms["f0"]()
-    except ValueError as error:
-        cause = cause_of(error)
-
+    rooms = compiled(source + "def f10(): raise ValueError\n")
+    cause = caught(rooms["f0"])
     assert_storable(cause)
     assert "in f10" in (cause.traceback or "")
 
@@ -174,10 +177,7 @@ def test_a_traceback_shows_no_values_of_local_variables() -> None:
     def charge(card: str) -> None:
         raise ValueError("refused")
 
-    try:
-        charge("4111" + "-1111")
-    except ValueError as error:
-        cause = cause_of(error)
+    cause = caught(lambda: charge("4111" + "-1111"))
     assert "4111-1111" not in (cause.traceback or "")
 
 
@@ -203,18 +203,8 @@ def test_no_part_of_a_cause_drives_a_terminal_or_begins_a_line_of_the_log() -> N
 
 
 def test_a_traceback_keeps_its_lines_and_escapes_the_rest() -> None:
-    import linecache
-
-    source = "def f():  # \x1b[2J\n\traise ValueError  # \x9b\u202e\n"
-    linecache.cache["<esc>"] = (len(source), None, source.splitlines(keepends=True), "<esc>")
-    rooms: dict = {}
-    exec(compile(source, "<esc>", "exec"), rooms)
-
-    try:
-        rooms["f"]()
-    except ValueError as error:
-        trace = cause_of(error).traceback or ""
-
+    rooms = compiled("def f():  # \x1b[2J\n\traise ValueError  # \x9b\u202e\n")
+    trace = caught(rooms["f"]).traceback or ""
     assert r"\x9b\u202e" in trace
     assert trace == printable(trace)
     assert len(trace.splitlines()) > 2
