@@ -31,6 +31,12 @@ def do(engine: Engine, act: Callable[..., R], *arguments: Any, **options: Any) -
         return act(connection, *arguments, **options)
 
 
+def some(found: R | None) -> R:
+    """It is there."""
+    assert found is not None
+    return found
+
+
 def unknown(name: str) -> WaitingReason:
     """Return a reason to be parked."""
     return WaitingReason(WaitingKind.HANDLER, name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.records import Attempt, Task, TaskId
 from tasks_app.pool.tasks import browse
@@ -24,7 +27,7 @@ from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
-from tests.factory import do
+from tests.factory import do, some
 
 R = TypeVar("R")
 QUEUE = "default"
@@ -72,6 +75,13 @@ class Bench:
         def bad(ctx: Any) -> None:
             self.runs.append(ctx.task_id)
             raise error
+
+    def writing(self, name: str = "t", **options: Any) -> None:
+        """Declare a handler that writes one effect."""
+
+        @self.handler(name, **options)
+        def write(ctx: Any) -> None:
+            effect(ctx)
 
     def create(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
         """Create and commit one task."""
@@ -139,9 +149,9 @@ class Bench:
         self.work(**options).run(drain=True)
         self.children[-1].stop()
 
-    def run_one(self, name: str = "t", **options: Any) -> TaskId:
+    def run_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
         """Create one task, drain, and return its id."""
-        task_id = self.create(name, **options)
+        task_id = self.create(name, payload, **options)
         self.drain()
         return task_id
 
@@ -150,6 +160,12 @@ class Bench:
         child = self.child(**options)
         child.execute(list(ids))
         child.stop()
+
+    def execute_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
+        """Create one task, carry out its message, and return its id."""
+        task_id = self.create(name, payload, **options)
+        self.execute([task_id])
+        return task_id
 
     def beside(self, function: Callable[..., object], *arguments: Any) -> threading.Thread:
         """Run something in a thread; the test's end waits for it."""
@@ -161,6 +177,32 @@ class Bench:
     def at_end(self, function: Callable[[], object]) -> None:
         """Call this before children are stopped, so that a failed test leaves nobody waiting."""
         self._ends.append(function)
+
+    def database(self) -> Database:
+        database = Database(self.url)
+        self.at_end(database.dispose)
+        return database
+
+    @contextmanager
+    def proxy(self, only: bytes | None = None) -> Iterator[tuple[FaultProxy, str]]:
+        """Stand between; return the way through it, too."""
+        url = make_url(self.url)
+        with FaultProxy((url.host or "", url.port or 0), only=only) as proxy:
+            yield proxy, url.set(port=proxy.port).render_as_string(hide_password=False)
+
+    @asynccontextmanager
+    async def async_engine(self) -> AsyncIterator[AsyncEngine]:
+        engine = create_async_engine(self.url)
+        try:
+            yield engine
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def async_session(self) -> AsyncIterator[AsyncSession]:
+        """A session that commits at its end."""
+        async with self.async_engine() as engine, AsyncSession(engine) as session, session.begin():
+            yield session
 
     def event(self) -> threading.Event:
         """Return an event that is set at the latest when the test ends."""
@@ -183,13 +225,15 @@ class Bench:
 
     def task(self, task_id: int) -> Task:
         """Return the task from whichever pool it lies in."""
-        found = self.do(browse.get, task_id)
-        assert found is not None
-        return found
+        return some(self.do(browse.get, task_id))
 
     def state(self, task_id: int) -> str:
         """Return the task's state."""
         return self.task(task_id).state.value
+
+    def error(self, task_id: int) -> str:
+        """Return the task's error, or nothing."""
+        return self.task(task_id).error or ""
 
     def states(self, ids: Iterable[int]) -> list[str]:
         """Return the tasks' states."""
@@ -223,8 +267,7 @@ def due_in_s(bench: Bench, task_id: int) -> float:
 
 
 def own_maintainer(bench: Bench, holder: str = "m", **timing: float) -> Maintainer:
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     for name, value in timing.items():
         bench.at_end(partial(setattr, maintainer, name.upper(), getattr(maintainer, name.upper())))
         setattr(maintainer, name.upper(), value)

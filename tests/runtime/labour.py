@@ -13,7 +13,7 @@ from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.standby import Standby
 from tests.clock import until
 from tests.factory import claimed_task, pending_task
-from tests.runtime.bench import Bench, effect
+from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
 LEASE_S = 9
@@ -37,13 +37,8 @@ class Labour:
             if ctx.task_id == self.dawdler:  # claimed with others, which are given back
                 self._dawdle()
 
-        @bench.handler("once", at_most_once=True)
-        def once(ctx: Any) -> None:
-            bench.runs.append(ctx.task_id)
-
-        @bench.handler("effect", retry=waits)
-        def with_effect(ctx: Any) -> None:
-            effect(ctx)
+        bench.handler("once", at_most_once=True)(lambda ctx: bench.runs.append(ctx.task_id))
+        bench.writing("effect", retry=waits)
 
         @bench.handler("again", retry="0s,0s")
         def again(ctx: Any) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_group, create_tasks
 from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
@@ -74,7 +72,7 @@ def odd_ones(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("way", ["row", "threads", "async"])
-def test_runs_that_only_write_wait_together(
+def test_runs_that_write_share_waits(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     declare(bench, way, writes_one)
@@ -101,8 +99,7 @@ def test_writes_come_last_in_their_order(bench: Bench) -> None:
         ctx.write("UPDATE effect SET note = note || %(more)s", {"more": "c"})
         ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "a"})
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.sql("SELECT note FROM effect") == "ab%c"
 
 
@@ -139,7 +136,7 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     carry_out(bench, ids, give_back_after=60)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
-    assert "has changed client_encoding to LATIN1" in (bench.task(ids[1]).error or "")
+    assert "has changed client_encoding to LATIN1" in bench.error(ids[1])
     assert bench.sql("SELECT array_agg(note) FROM effect") == ["Müller"] * 2
 
 
@@ -153,7 +150,7 @@ class TestOneThatFails:
         ids = odd_ones(bench, way, lambda ctx: ctx.write(drop), {2, 5}, 9)
         assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
-        assert "does not exist" in (bench.task(ids[5]).error or "")
+        assert "does not exist" in bench.error(ids[5])
 
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
@@ -169,10 +166,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
     query = "INSERT INTO effect (task_id, note) SELECT id, '' FROM later WHERE id = %s"
     known_as_writes(query)
 
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        ctx.write(query, (1,))
-
+    bench.handler(max_attempts=1)(lambda ctx: ctx.write(query, (1,)))
     ids = [bench.create(), bench.create()]
     child = warm(bench.child(give_back_after=60))
     child.execute(ids[:1])
@@ -218,9 +212,7 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
             bench.runs.append(str(error))
 
     declare(bench, way, h)
-    bench.create()
-
-    bench.drain()
+    bench.run_one()
 
     (error,) = bench.runs
     assert told in error
@@ -261,8 +253,7 @@ def test_a_thread_left_behind_writes_or_is_refused(bench: Bench) -> None:
 def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
     contexts: list[Any] = []
     bench.handler("t")(contexts.append)
-    bench.create()
-    bench.drain()
+    bench.run_one()
     with pytest.raises(RuntimeError, match="The run is over"):
         contexts[0].write("SELECT 1")
 
@@ -383,9 +374,7 @@ def innocents_succeeded(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("way", few(1, ["plain", "async"]))
-def test_who_swallows_the_refusal_of_a_commit_on_the_way_loses_nothing_silently(
-    bench: Bench, way: str
-) -> None:
+def test_a_swallowed_refusal_of_a_commit_loses_nothing_silently(bench: Bench, way: str) -> None:
     def plain(ctx: Any) -> None:
         ctx.write("SET ROLE pg_monitor")
         ctx.write(INSERT, (ctx.task_id, ""))
@@ -566,9 +555,7 @@ class TestOneThatIsHostile:
         ],
         ids=["from", "to", "away"],
     )
-    def test_one_that_is_answered_for_ever_or_says_nobody_answers(
-        self, bench: Bench, query: str
-    ) -> None:
+    def test_one_that_streams_or_says_nobody_answers(self, bench: Bench, query: str) -> None:
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
             ctx.write(INSERT, (ctx.task_id, ""))
@@ -600,9 +587,7 @@ class TestOneThatIsHostile:
 
     @pytest.mark.parametrize("prepares", [True, False])
     @pytest.mark.parametrize("known", [True, False])
-    def test_the_statement_that_failed_is_named(
-        self, bench: Bench, prepares: bool, known: bool
-    ) -> None:
+    def test_the_failed_statement_is_named(self, bench: Bench, prepares: bool, known: bool) -> None:
         if known:
             known_as_writes("SELECT 1/0 AS guilty", "SELECT 'innocent'")
             known_as_writes(*(f"SELECT {n}" for n in range(MOST_NAMES)))
@@ -618,7 +603,7 @@ class TestOneThatIsHostile:
 
         carry_out(bench, [task_id], give_back_after=60, prepare=prepares)
 
-        assert "SQL: SELECT 1/0 AS guilty" in (bench.task(task_id).error or "")
+        assert "SQL: SELECT 1/0 AS guilty" in bench.error(task_id)
 
     def test_an_end_that_fails_first_in_its_session_leaves_it_as_it_was(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
@@ -764,9 +749,7 @@ class TestOneThatWaits:
     def test_hooks_hear_of_one_start(self, bench: Bench) -> None:
         told: list[NoticeKind] = []
 
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            ctx.write("SELECT pg_sleep(0.2)")
+        bench.handler(max_attempts=1)(lambda ctx: ctx.write("SELECT pg_sleep(0.2)"))
 
         def hear(notice: Notice) -> None:
             told.append(notice.kind)
@@ -856,10 +839,7 @@ class TestTheLog:
         writes = "INSERT INTO effect SELECT %s, pg_current_wal_insert_lsn()::text"
         known_as_writes(writes)
 
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            ctx.write(writes, (ctx.task_id,))
-
+        bench.handler()(lambda ctx: ctx.write(writes, (ctx.task_id,)))
         ids = [bench.create() for _ in range(5)]
         known, told = settler.count_settled, list[bool]()
 
@@ -907,8 +887,7 @@ def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> Non
 
 def test_without_a_database_it_waits_with_what_it_has(bench: Bench) -> None:
     """Neither is the handler called again, nor is anything written twice."""
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+    with bench.proxy() as (proxy, url):
 
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
@@ -918,9 +897,7 @@ def test_without_a_database_it_waits_with_what_it_has(bench: Bench) -> None:
                 proxy.cut()
 
         ids = [bench.create() for _ in range(5)]
-        child = warm(
-            bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-        )
+        child = warm(bench.child(url=url))
         child.execute(ids)
         until(lambda: child.inflight.empty)
         child.stop()

@@ -115,9 +115,7 @@ def receipt(file: Path) -> Path:
     return file.with_name("moved.jsonl")
 
 
-def test_a_task_takes_all_along_that_its_producer_said(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_task_takes_all_its_options_along(engine: Engine, there: Engine, file: Path) -> None:
     with engine.begin() as connection:
         create_task(connection, "bank.pay", {"sum": 0.1, "big": 2**62, "ä": ["\\n"]}, **OPTIONS)
         connection.execute(
@@ -129,9 +127,7 @@ def test_a_task_takes_all_along_that_its_producer_said(
     assert rows(there, "due_at", "scan_at") == [(LATER, LATER)]
 
 
-def test_an_encrypted_payload_goes_along_as_it_is_stored(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_an_encrypted_payload_goes_as_stored(engine: Engine, there: Engine, file: Path) -> None:
     stored = {"$encrypted": "v1.2026-11.c2VhbGVk"}
     made(engine, 1)
     with engine.begin() as connection:
@@ -159,9 +155,7 @@ def test_only_its_owner_reads_the_file_and_none_is_written_over(engine: Engine, 
         export_tasks(engine, file, name="t")
 
 
-def test_what_runs_is_over_or_counts_in_a_group_stays(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_what_runs_is_over_or_in_a_group_stays(engine: Engine, there: Engine, file: Path) -> None:
     (waits, member) = made(engine, 2)
     with engine.begin() as connection:
         claimed_task(connection)
@@ -175,9 +169,7 @@ def test_what_runs_is_over_or_counts_in_a_group_stays(
 
 
 @pytest.mark.test_all
-def test_each_is_created_once_however_often_it_is_tried(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_each_is_created_once_in_many_tries(engine: Engine, there: Engine, file: Path) -> None:
     """Also when it is over, and gone, where it was brought."""
     made(engine, 450)
     export_tasks(engine, file, name="t")
@@ -202,9 +194,7 @@ def test_each_is_created_once_however_often_it_is_tried(
     assert set(keys) < set(rows(engine, "idempotency_key"))
 
 
-def test_a_taken_unique_key_leaves_it_out_until_it_is_free(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_taken_unique_key_leaves_it_out_first(engine: Engine, there: Engine, file: Path) -> None:
     (task_id,) = made(engine, 1, unique_key="a")
     made(there, 1, unique_key="a")
     export_tasks(engine, file, name="t")
@@ -214,9 +204,7 @@ def test_a_taken_unique_key_leaves_it_out_until_it_is_free(
     assert brought(there, file) == Imported(1, [])
 
 
-def test_a_move_cancels_what_has_arrived_and_nothing_else(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_move_cancels_only_what_arrived(engine: Engine, there: Engine, file: Path) -> None:
     held(engine, 3)
     with engine.begin() as connection:
         released, stays = held(engine, 1)[0], create_task(connection, "t", unique_key="a")
@@ -237,9 +225,7 @@ def test_a_move_cancels_what_has_arrived_and_nothing_else(
     assert rows(engine, "state", table="task_completed") == [("CANCELLED",)] * 3
 
 
-def test_a_receipt_cancels_nothing_in_another_database(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_receipt_is_void_in_other_databases(engine: Engine, there: Engine, file: Path) -> None:
     """There an id is another task's."""
     ids = held(engine, 1)
     export_tasks(engine, file, held=True)
@@ -313,9 +299,7 @@ def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str)
         brought(there, file.with_name("none"))
 
 
-def test_what_was_brought_in_long_ago_is_forgotten(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_what_was_imported_long_ago_is_gone(engine: Engine, there: Engine, file: Path) -> None:
     made(engine, 1)
     export_tasks(engine, file, name="t")
     brought(there, file)
@@ -444,9 +428,7 @@ def test_others_write_meanwhile(engine: Engine, database: Database) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.usefixtures("bloated")
-def test_an_open_transaction_leaves_the_old_index_and_nothing_half_done(
-    engine: Engine, database: Database
-) -> None:
+def test_an_open_transaction_leaves_the_old_index_alone(engine: Engine, database: Database) -> None:
     with engine.connect() as other:
         other.exec_driver_sql("UPDATE task_attempt SET attempt = 2 WHERE task_id = 20")
         result = reindex(database, [INDEX], patience_s=0.3)

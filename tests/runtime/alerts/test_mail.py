@@ -28,6 +28,7 @@ from tasks_app.runtime.alerts import rules
 from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
+from tests.cases import in_one_test
 from tests.factory import claimed_task, do, pending_task
 from tests.pool.test_statistics import KEPT, part, put
 
@@ -384,34 +385,27 @@ def counted(connection: Connection) -> None:
 
 
 @pytest.mark.usefixtures("counted")
-def test_failures_in_a_span(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("failed name=t > 3 in 5m") == {
-        "rule:failed name=t": "4 of name=t failed in 5 min"
-    }
-    assert find_of_user_rules("failed name=t > 4 in 5m") == {}
-    assert find_of_user_rules("failed name=t > 13 in 2h") == {
-        "rule:failed name=t": "14 of name=t failed in 2 h"
-    }
-    assert list(find_of_user_rules("failed queue=q > 6 in 5m")) == ["rule:failed queue=q"]
-    assert find_of_user_rules("failed queue=r > 0 in 5m") == {}
-
-
-@pytest.mark.usefixtures("counted")
-def test_the_share_of_failures(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("ratio name=t > 39% in 5m") == {
-        "rule:ratio name=t": "40% of 10 runs of name=t did not succeed in 5 min"
-    }
-    assert find_of_user_rules("ratio name=t > 40% in 5m") == {}
-    assert find_of_user_rules("ratio name=other > 1% in 5m") == {}  # too few runs to say
-
-
-@pytest.mark.usefixtures("counted")
-def test_silence(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("silence name=t > 5m") == {}
-    assert find_of_user_rules("silence name=other > 5m") == {
-        "rule:silence name=other": "none of name=other has succeeded for 5 min"
-    }
-    assert find_of_user_rules("silence queue=q > 4d") == {}  # in hours: minutes are gone by then
+@in_one_test(
+    "rule, fact",
+    [
+        ("failed name=t > 3 in 5m", "4 of name=t failed in 5 min"),
+        ("failed name=t > 4 in 5m", ""),
+        ("failed name=t > 13 in 2h", "14 of name=t failed in 2 h"),
+        ("failed queue=q > 6 in 5m", "7 of queue=q failed in 5 min"),
+        ("failed queue=r > 0 in 5m", ""),
+        ("ratio name=t > 39% in 5m", "40% of 10 runs of name=t did not succeed in 5 min"),
+        ("ratio name=t > 40% in 5m", ""),
+        ("ratio name=other > 1% in 5m", ""),  # too few runs to say
+        ("silence name=t > 5m", ""),
+        ("silence name=other > 5m", "none of name=other has succeeded for 5 min"),
+        ("silence queue=q > 4d", ""),  # in hours: minutes are gone by then
+    ],
+)
+def test_failures_their_share_and_silence_in_a_span(
+    find_of_user_rules: FindUserRules, rule: str, fact: str
+) -> None:
+    key = f"rule:{rule.partition(' >')[0]}"
+    assert find_of_user_rules(rule) == ({key: fact} if fact else {})
 
 
 def test_silence_counts_whole_hours(

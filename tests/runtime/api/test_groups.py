@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.creation import NewTask
@@ -44,14 +43,8 @@ def calls(bench: Bench) -> list[Any]:
     """The callbacks that ran: what each was told."""
     told: list[Any] = []
 
-    @bench.handler("then")
-    def then(ctx: Any) -> None:
-        told.append(("then", ctx.headers))
-
-    @bench.handler("else")
-    def otherwise(ctx: Any) -> None:
-        told.append(("else", ctx.headers))
-
+    bench.handler("then")(lambda ctx: told.append(("then", ctx.headers)))
+    bench.handler("else")(lambda ctx: told.append(("else", ctx.headers)))
     return told
 
 
@@ -125,11 +118,8 @@ def test_nothing_exists_unless_the_transaction_commits(bench: Bench) -> None:
 
 def test_in_an_async_session(bench: Bench) -> None:
     async def create() -> Any:
-        engine = create_async_engine(bench.url.replace("postgresql://", "postgresql+psycopg://"))
-        async with AsyncSession(engine) as session, session.begin():
-            group = await acreate_group(session, tasks(2), then=THEN, enough=1)
-        await engine.dispose()
-        return group
+        async with bench.async_session() as session:
+            return await acreate_group(session, tasks(2), then=THEN, enough=1)
 
     group = asyncio.run(create())
     found = progress(bench, group)

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -156,9 +155,7 @@ def test_explain_says_held_though_the_audit_was_cleared(connection: Connection) 
     assert explain_task(connection, task_id).findings[0].fact == "It is on hold"
 
 
-def test_a_disabled_one_that_is_held_names_no_date_and_how_to_enable_it(
-    connection: Connection,
-) -> None:
+def test_a_disabled_one_on_hold_names_no_date_and_how_to_enable_it(connection: Connection) -> None:
     task_id = pending_task(connection)
     disable_task(connection, task_id)
     hold_task(connection, task_id)
@@ -429,13 +426,10 @@ def test_an_async_connection_of_psycopg(bench: Bench, url: str, scope: str) -> N
 @pytest.mark.parametrize("scope", SCOPES)
 def test_sessions_sync_and_async(bench: Bench, scope: str) -> None:
     async def act() -> None:
-        engine = create_async_engine(bench.url)
-        async with AsyncSession(engine) as session:
+        async with bench.async_session() as session:
             assert await acreate_task(session, "t", **keyed(scope).options) == first
             with pytest.raises(UniqueKeyTakenError):
                 await acreate_tasks(session, [keyed(scope, "n"), keyed(scope, policy="raise")])
-            await session.commit()
-        await engine.dispose()
 
     with Session(bench.engine) as session:
         first = create_task(session, "t", **keyed(scope).options)

@@ -159,9 +159,7 @@ class Odd:
         bench.registry.__init__()  # type: ignore[misc]
         tried: list[int] = []
 
-        @bench.handler("ok")
-        def ok(ctx: Any, payload: dict[str, Any]) -> Any:
-            return payload
+        bench.handler("ok")(lambda ctx, payload: payload)
 
         @bench.handler("writes")
         def writes(ctx: Any) -> Any:
@@ -405,9 +403,7 @@ def test_a_connection_whose_encoding_lacks_a_character_is_told_in_a_sentence(odd
     assert told.value.__suppress_context__
 
 
-def test_a_role_that_may_only_read_is_told_in_a_sentence(
-    odd: Odd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_role_is_told_in_a_sentence(odd: Odd, monkeypatch: pytest.MonkeyPatch) -> None:
     (odd.folder / "only_here.py").write_text(
         "from tasks_app import handler\nhandler('only.here')(lambda ctx: None)\n"
     )

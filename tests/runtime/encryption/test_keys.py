@@ -147,9 +147,7 @@ def test_tasks_that_are_to_be_encrypted_without_a_key_are_a_failure(say: Say) ->
     assert refused.startswith("fail tasks are to be encrypted, but no key is configured. Set TASKS")
 
 
-def test_a_key_of_stored_values_that_is_missing_here_is_named_with_a_place(
-    say: Say, bench: Bench, configure: Configure
-) -> None:
+def test_a_missing_key_is_named_with_a_place(say: Say, bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     bench.create(payload={"n": 1})
     configure(encryption_keys=NEW, encrypted_tasks="")

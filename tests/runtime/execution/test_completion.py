@@ -56,9 +56,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
-    bench: Bench, waits: list[str], through: str
-) -> None:
+def test_a_run_of_one_statement_waits_thrice(bench: Bench, waits: list[str], through: str) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
         bench.runs.append(len(waits))

@@ -14,7 +14,6 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
@@ -37,9 +36,7 @@ def known() -> None:
 
 
 def writes_one(bench: Bench, name: str = "t", **options: Any) -> None:
-    @bench.handler(name, **options)
-    def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
+    bench.handler(name, **options)(lambda ctx: ctx.write(INSERT, (ctx.task_id, "")))
 
 
 @pytest.fixture
@@ -96,9 +93,7 @@ def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[in
 
 class TestTheDeadline:
     @pytest.mark.test_all
-    def test_what_takes_too_long_is_sent_again_alone(
-        self, bench: Bench, counted: list[int]
-    ) -> None:
+    def test_what_takes_long_is_sent_again_alone(self, bench: Bench, counted: list[int]) -> None:
         """Its function switches the limit of a statement off, which no text shows."""
         bench.sql(
             "CREATE FUNCTION hurries_not() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
@@ -128,9 +123,7 @@ class TestTheDeadline:
         assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "mine!"
         bench.sql("DROP FUNCTION hurries_not()")
 
-    def test_more_writes_than_a_round_trip_takes_are_sent_by_their_run(
-        self, bench: Bench, counted: list[int]
-    ) -> None:
+    def test_too_many_writes_are_sent_by_their_run(self, bench: Bench, counted: list[int]) -> None:
         @bench.handler()
         def h(ctx: Any) -> None:
             for n in range(settler.MOST_WRITES + 1):
@@ -193,8 +186,7 @@ def test_a_commit_that_fails_loses_no_success_behind_it(bench: Bench, counted: l
 class TestACommitWithoutAnAnswer:
     def run(self, bench: Bench, lose: str) -> int:
         """Let one task write whose COMMIT is lost, or the answer to it; return its id."""
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
+        with bench.proxy(only=b"INTO effect") as (proxy, url):
 
             @bench.handler()
             def h(ctx: Any) -> None:
@@ -202,7 +194,7 @@ class TestACommitWithoutAnAnswer:
                 ctx.write(INSERT, (ctx.task_id, ""))
 
             task_id = bench.create()
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+            child = bench.child(url=url)
             child.execute([task_id])
             until(lambda: child.inflight.empty)
             child.stop()
@@ -264,9 +256,7 @@ class TestACommitWithoutAnAnswer:
         monkeypatch.setattr(settler.Settler, "_unanswered", unanswered)
 
 
-def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_are_not_asked_for_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits until all are written would look for them without a rest."""
     child = bench.child(start=False)
     for query in (INSERT, *("UPDATE effect SET note = %s WHERE task_id = %s",) * 2):
@@ -284,9 +274,7 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
     assert not child.executor.settler.flush_quietly()
 
 
-def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_sent_alone_may_go_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     writes_one(bench)
     child = bench.child(start=False)
     task = bench.do(claimed_task)

@@ -59,14 +59,12 @@ def test_what_was_declared_unknown_does_not_begin_afterwards(bench: Bench, is_as
     until(rescuer.run_once)
     run_what_waits(child)
     assert bench.runs == []
-    assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")
+    assert bench.error(task_id).startswith("outcome unknown: The worker vanished")
 
 
 @ASYNC
 @pytest.mark.parametrize("name", ["t", "once"])
-def test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge(
-    bench: Bench, name: str, is_async: bool
-) -> None:
+def test_what_nobody_rescued_runs_again_uncharged(bench: Bench, name: str, is_async: bool) -> None:
     declare(bench, is_async=is_async)
     child, task_id = claimed(bench, name, start=False)
     over = time.monotonic() + LEASE_S
@@ -100,7 +98,7 @@ def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
     child.execute([task_id])
 
     assert bench.runs == []
-    assert (bench.task(task_id).error or "").startswith("outcome unknown: The worker vanished")
+    assert bench.error(task_id).startswith("outcome unknown: The worker vanished")
 
 
 def test_who_renews_may_wait_for_longer_than_a_lease(bench: Bench) -> None:

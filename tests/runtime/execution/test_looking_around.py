@@ -8,9 +8,7 @@ from tasks_app.runtime.execution import executor
 from tests.runtime.bench import Bench
 
 
-def test_it_takes_what_comes_first_now_and_then(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_takes_the_first_now_and_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "LOOK_AROUND_EVERY_S", 3600.0)
     bench.succeeding()
     child = bench.child(claim_size=1)

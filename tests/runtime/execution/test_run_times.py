@@ -143,9 +143,7 @@ def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
     assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
 
 
-def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_name_wakes_the_housekeeper(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no outcome waits to be written, as after handlers that use their connection."""
 
     @bench.handler("connects")

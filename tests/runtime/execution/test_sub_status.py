@@ -9,14 +9,14 @@ from sqlalchemy import text
 
 from tasks_app import Fail, InvalidTaskError, Retry, Skip, Snooze, get_task, requeue_task
 from tasks_app.pool.tasks.browse import find_tasks
+from tests.factory import some
 from tests.runtime.bench import Bench, effect
 
 WAITS = "waiting for bank"
 
 
 def sub_status(bench: Bench, task_id: int) -> str | None:
-    task = bench.do(get_task, task_id)
-    assert task is not None
+    task = some(bench.do(get_task, task_id))
     return task.sub_status
 
 
@@ -25,9 +25,7 @@ def sub_status(bench: Bench, task_id: int) -> str | None:
     "outcome", [None, Snooze("1h"), Retry("no", after="1h"), Skip("no"), Fail("no"), ValueError()]
 )
 @pytest.mark.parametrize("way", ["plain", "session", "async", "at_most_once"])
-def test_it_is_kept_whatever_becomes_of_the_run(
-    bench: Bench, way: str, outcome: Exception | None
-) -> None:
+def test_it_is_kept_however_a_run_ends(bench: Bench, way: str, outcome: Exception | None) -> None:
     def say(ctx: Any) -> None:
         ctx.set_sub_status("asking")
         ctx.set_sub_status(WAITS)
@@ -89,8 +87,7 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
         ctx.commit()
         seen.append(sub_status(bench, ctx.task_id))
 
-    bench.create("t")
-    bench.drain()
+    bench.run_one("t")
     assert seen == [WAITS]
 
 
@@ -120,8 +117,7 @@ def test_what_cannot_be_stored_is_refused_at_once(bench: Bench, wrong: Any) -> N
         except InvalidTaskError as error:
             refused.append(str(error))
 
-    bench.create("t")
-    bench.drain()
+    bench.run_one("t")
 
     assert len(refused) == 1
     assert refused[0].startswith("sub_status ")

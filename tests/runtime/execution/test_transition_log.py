@@ -19,7 +19,7 @@ from tasks_app.pool.retention import delete_old_lines
 from tasks_app.pool.runs import claim, leases, settle, settle_success
 from tasks_app.pool.runs import claim as claims
 from tasks_app.pool.runs.leases import rescue_expired
-from tests.runtime.bench import Bench, effect
+from tests.runtime.bench import Bench
 
 SECRET = "4929-1234-5678"
 LINES = "SELECT event, from_state, to_state, attempt, detail FROM task_transition ORDER BY id"
@@ -39,9 +39,7 @@ def lines(bench: Bench) -> list[tuple[Any, ...]]:
 def outcomes(bench: Bench) -> None:
     """Declare a handler for each way in which a run may end."""
 
-    @bench.handler("effect")
-    def with_effect(ctx: Any) -> None:
-        effect(ctx)
+    bench.writing("effect")
 
     @bench.handler("async")
     async def asynchronous(ctx: Any) -> None:

@@ -82,13 +82,10 @@ def test_more_than_the_large_limit_is_refused(bench: Bench, configure: Configure
 def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) -> None:
     kept = configure(large_values="database", large_limit=2**17)
 
-    @bench.handler()
-    def run(ctx: TaskContext) -> str:
-        return "x" * 2**17
-
+    bench.handler()(lambda ctx: "x" * 2**17)
     task_id = bench.create()
     bench.drain(**kept)
-    assert "result cannot be stored" in str(bench.task(task_id).error)
+    assert "result cannot be stored" in bench.error(task_id)
 
 
 def test_an_async_handler_has_it_too(bench: Bench, kept: dict[str, Any]) -> None:
@@ -163,9 +160,7 @@ def test_a_rollback_keeps_nothing(bench: Bench, kept: dict[str, Any]) -> None:
     assert values(bench) == 0
 
 
-def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_taken_key_keeps_no_value(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
     first = bench.create(payload=BIG, unique_key="k")
     assert not bench.create(payload={"text": "y" * 100_000}, unique_key="k").created
@@ -176,9 +171,7 @@ def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
     assert bench.runs == [new]
 
 
-def test_members_of_groups_may_be_large_but_no_callback_and_no_schedule(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_only_members_of_groups_may_be_large(bench: Bench, kept: dict[str, Any]) -> None:
     bench.do(create_group, [NewTask("t", BIG)])
     assert values(bench) == 1
     with bench.engine.begin() as connection:
@@ -203,7 +196,7 @@ def test_a_reference_opens_no_value_of_another_task(bench: Bench, kept: dict[str
     thief = bench.sql("SELECT task_create('t', CAST(:p AS jsonb))", p=str(reference))
     bench.drain(**kept)
     assert bench.runs == []
-    assert "is missing" in str(bench.task(thief).error)
+    assert "is missing" in bench.error(thief)
 
 
 def test_a_payload_that_looks_like_one_is_a_payload(bench: Bench, kept: dict[str, Any]) -> None:
@@ -214,12 +207,8 @@ def test_a_payload_that_looks_like_one_is_a_payload(bench: Bench, kept: dict[str
 
 
 def test_a_worker_without_the_setting_loads_it(bench: Bench, kept: dict[str, Any]) -> None:
-    @bench.handler()
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-        bench.runs.append(payload)
-
-    task_id = bench.create(payload=BIG)
-    bench.drain()
+    bench.handler()(lambda ctx, payload: bench.runs.append(payload))
+    task_id = bench.run_one(payload=BIG)
     assert bench.runs == [BIG]
     assert bench.do(get_task, task_id) == bench.task(task_id)
 
@@ -260,9 +249,7 @@ def old_task(bench: Bench, kept: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_it_goes_with_a_row_that_is_too_old(
-    bench: Bench, kept: dict[str, Any], *, fails: bool
-) -> None:
+def test_it_goes_with_its_old_row(bench: Bench, kept: dict[str, Any], *, fails: bool) -> None:
     task_id = ended(bench, kept, fails=fails)
     table = "task_error" if fails else "task_completed"
     assert swept(bench) == (1 if fails else 2)
@@ -297,9 +284,7 @@ def test_an_erased_task_has_none(bench: Bench, kept: dict[str, Any]) -> None:
     assert values(bench) == 0
 
 
-def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_cancelled_task_keeps_its_payload(bench: Bench, kept: dict[str, Any]) -> None:
     task_id = bench.create(payload=BIG)
     bench.do(cancel_task, task_id)
     assert swept(bench) == 1
@@ -308,9 +293,7 @@ def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
 
 
 @pytest.mark.test_all
-def test_a_requeued_task_runs_with_its_payload_and_leaves_its_old_result(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_requeued_task_has_its_payload_alone(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench, "t")
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
@@ -362,9 +345,7 @@ def test_a_value_is_there_when_its_task_is(bench: Bench, kept: dict[str, Any]) -
     assert bench.do(get_task, task_id) is not None
 
 
-def test_a_producer_that_is_killed_before_its_commit_leaves_nothing(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_killed_producer_leaves_no_value(bench: Bench, kept: dict[str, Any]) -> None:
     with bench.engine.connect() as producer:
         create_task(producer, "t", BIG)
         pid = producer.exec_driver_sql("SELECT pg_backend_pid()").scalar()

@@ -9,7 +9,6 @@ from datetime import datetime
 import pytest
 
 from tasks_app.domain.large_values.store import LargeValueStore
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.large_values import LargeValues
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import LargeValueUpkeep, Maintainer
@@ -48,12 +47,9 @@ def _events(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("maintenance_due")
-def test_maintenance_is_done_while_a_store_hangs(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_ends_as_a_store_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = bench.settings(large_values=f"{__name__}:hanging")
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 60)
     Maintainer(database, settings=settings).run_if_due()
     assert not ANSWERED.is_set()
@@ -61,9 +57,7 @@ def test_maintenance_is_done_while_a_store_hangs(
     until(ASKED.is_set)
 
 
-def test_one_look_at_a_store_goes_on_at_a_time(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_look_at_a_store_at_a_time(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     values = LargeValues(bench.settings(large_values=f"{__name__}:hanging"))
     upkeep = LargeValueUpkeep(values, bench.engine.begin)
     upkeep.start_outside()

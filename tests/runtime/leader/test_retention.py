@@ -64,9 +64,7 @@ def names(engine: Engine) -> list[str]:
         return sorted(found.scalars())
 
 
-def test_days_that_are_too_old_are_dropped_and_errors_stay(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_old_days_are_dropped_errors_stay(old: Engine, database: Database, ages: Ages) -> None:
     pruned = Retention(ages(), database).run()
     assert pruned.days == [NAME, LATER]
     assert names(old) == []
@@ -77,9 +75,7 @@ def test_days_that_are_too_old_are_dropped_and_errors_stay(
         assert count(connection, "task_attempt") == 1  # the failure's own
 
 
-def test_not_a_row_is_deleted_where_all_names_have_one_age(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_no_row_is_deleted_with_one_age(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         for name in (NAME, LATER):
             forbid_deletes(connection, name)
@@ -92,9 +88,7 @@ def test_for_ever_keeps_all_of_it(old: Engine, database: Database, ages: Ages) -
     assert names(old) == [NAME, LATER]
 
 
-def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_shorter_ages_go_by_key_before_days(old: Engine, database: Database, ages: Ages) -> None:
     keep = ages(keep_completed="30d,order=forever,mail=7d")
     first = Retention(keep, database).run()
     second = Retention(keep, database).run()
@@ -104,9 +98,7 @@ def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
         assert left.all() == ["order"]
 
 
-def test_a_day_goes_when_its_end_is_old_enough_and_not_before(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_a_day_goes_when_its_end_is_too_old(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         (midnight,) = connection.execute(
             text("SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'")
@@ -127,7 +119,7 @@ def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, 
     assert pruned.errors == 1
 
 
-def test_rows_that_strayed_into_the_default_partition_go_by_age(
+def test_rows_of_the_default_partition_go_by_age(
     old: Engine, database: Database, ages: Ages
 ) -> None:
     with old.begin() as connection:
@@ -138,9 +130,7 @@ def test_rows_that_strayed_into_the_default_partition_go_by_age(
         assert get_task(connection, stray) is None
 
 
-def test_a_day_that_somebody_holds_stays_and_the_others_go(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_a_locked_day_stays_others_go(old: Engine, database: Database, ages: Ages) -> None:
     retention = Retention(ages(), database)
     with old.begin() as connection:
         connection.execute(text(f"SELECT count(*) FROM {NAME}"))
@@ -150,9 +140,7 @@ def test_a_day_that_somebody_holds_stays_and_the_others_go(
     assert (free.in_use, free.days) == ([], [NAME])
 
 
-def test_after_three_refusals_the_table_is_left_to_those_who_settle(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_it_gives_up_after_three_refusals(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         for n in range(2, 6):
             old_day(connection, DAY + n * ONE)
@@ -329,9 +317,7 @@ def forbid_deletes(connection, table: str) -> None:
     )
 
 
-def test_partitions_of_today_and_tomorrow_are_not_touched(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_current_partitions_are_not_touched(old: Engine, database: Database, ages: Ages) -> None:
     with old.connect() as connection:
         before = [day.name for day in partitions(connection)[0] if day.name > LATER]
     Retention(ages(keep_completed="1d"), database).run()

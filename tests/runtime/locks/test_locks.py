@@ -152,9 +152,7 @@ class TestOnline:
             with locks.hold(engine, exclusive="b"):
                 pass
 
-    def test_the_lock_was_taken_over_then_the_end_of_the_block_says_so(
-        self, engine: Engine
-    ) -> None:
+    def test_the_end_of_a_block_says_that_its_lock_was_taken_over(self, engine: Engine) -> None:
         with (
             pytest.raises(locks.LockLostError, match="The lock on a was lost"),
             locks.hold(engine, exclusive="a"),
@@ -208,9 +206,7 @@ class TestOnline:
         assert lock.ended
         assert held(bench.engine) == []
 
-    def test_what_was_to_be_released_and_was_not_is_renewed_again(
-        self, bench: Bench, renewals: Renewals
-    ) -> None:
+    def test_a_release_undone_is_renewed_again(self, bench: Bench, renewals: Renewals) -> None:
         left = "SELECT lease_until - now() > interval '250s' FROM task_lock_holder"
         with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
             with Session(bench.engine) as session:
@@ -235,9 +231,7 @@ class TestOnline:
             assert (lock.ended, lock.lost) == (True, False)
         assert "lost" not in caplog.text
 
-    def test_a_block_that_ends_before_its_release_commits_leaves_it_to_that(
-        self, bench: Bench
-    ) -> None:
+    def test_a_block_that_ends_before_its_release_leaves_it_to_that(self, bench: Bench) -> None:
         with Session(bench.engine) as session, session.begin():
             with locks.hold(bench.engine, exclusive="a") as lock:
                 lock.release(session)
@@ -330,9 +324,7 @@ class TestOnline:
             ({"lease": "2d"}, "lease is 172800 s"),
         ],
     )
-    def test_what_cannot_be_is_refused_at_once(
-        self, engine: Engine, options: Any, says: str
-    ) -> None:
+    def test_nonsense_is_refused_at_once(self, engine: Engine, options: Any, says: str) -> None:
         with pytest.raises(locks.InvalidLockError, match=says):
             locks.hold(engine, exclusive="a", **options)
 
@@ -365,8 +357,7 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 bench.runs.append(held(bench.engine))
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert bench.runs == [[("a", "t", task_id)]]
         assert bench.state(task_id) == "SUCCEEDED"
         assert held(bench.engine) == []
@@ -392,8 +383,7 @@ class TestHandlers:
                 effect(ctx)
             bench.runs.append(len(held(bench.engine)))
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
 
         assert bench.runs == [1]
         assert bench.effects(task_id) == 1
@@ -413,14 +403,11 @@ class TestHandlers:
                 effect(ctx)
             raise ValueError
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
         assert held(bench.engine) == []
 
-    def test_a_block_that_raised_keeps_its_lock_until_what_it_wrote_is_committed(
-        self, bench: Bench
-    ) -> None:
+    def test_a_block_that_raised_keeps_its_lock_until_the_commit(self, bench: Bench) -> None:
         @bench.handler()
         def t(ctx: Any) -> None:
             with suppress(KeyError), ctx.locks(exclusive="a"):
@@ -453,9 +440,8 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 ctx.session.execute(text("SELECT 1 / 0"))
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "division by zero" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "division by zero" in bench.error(task_id)
         assert held(bench.engine) == []
 
     @pytest.mark.parametrize("writes", [True, False])
@@ -467,11 +453,10 @@ class TestHandlers:
                     effect(ctx)
                 take_over(bench.engine)
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
 
         assert bench.state(task_id) == "FAILED"
-        assert "The lock on a was lost" in str(bench.task(task_id).error)
+        assert "The lock on a was lost" in bench.error(task_id)
         assert bench.effects(task_id) == 0
         assert held(bench.engine) == [("a", "thief", None)]
 
@@ -484,8 +469,7 @@ class TestHandlers:
                 )
             bench.runs.append(len(held(bench.engine)))
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
         assert bench.runs == [1]
@@ -497,9 +481,8 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 pass
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "use: async with" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "use: async with" in bench.error(task_id)
 
     def test_a_lock_is_renewed_by_the_housekeeper(self, bench: Bench) -> None:
         ended = bench.event()
@@ -541,6 +524,5 @@ class TestHandlers:
         def t(ctx: Any) -> None:
             locks.hold(ctx.session, exclusive="a")
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "use ctx.locks" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "use ctx.locks" in bench.error(task_id)

@@ -117,9 +117,7 @@ class TestFlags:
             session.commit()
         assert balance(engine) == 101
 
-    def test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused(
-        self, engine: Engine
-    ) -> None:
+    def test_an_expired_flag_is_taken_over_and_its_old_holder_refused(self, engine: Engine) -> None:
         old = locks.hold_row(engine, Account, 7).take()
         with Session(engine) as late:
             account = late.get_one(Account, 7)
@@ -201,7 +199,6 @@ class TestFlags:
             locks.hold_row(bench.engine, Account, 7).take()
 
         locks.hold_row(bench.engine, Account, 7).take()
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -18,11 +20,14 @@ from tasks_app.domain.handlers.outcomes import Fail, Skip, Snooze
 from tasks_app.domain.statistics import MOST_KEYS, OTHER, CountedOutcome
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.statistics.roll_up import roll_up
+from tasks_app.pool.statistics.totals import totals
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.rescuer import Sweeper
 from tasks_app.runtime.statistics import TASK_COUNTS, CountKeeper, CountReport, TaskCounts
 from tests.clock import until
+from tests.pool.test_statistics import KEPT
 from tests.runtime.bench import Bench
 from tests.runtime.labour import PAST
 from tests.runtime.worker.test_supervisor import children, work
@@ -128,8 +133,7 @@ def test_a_child_that_is_killed_loses_an_interval_which_is_healed(bench: Bench) 
     assert sum(parts(bench).values()) <= 300
     # An hour later, all of it is in the counters; tables say so, whatever the parts had.
     hour = bench.sql("SELECT date_trunc('hour', min(finished_at), 'UTC') FROM task_completed")
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     keeper = CountKeeper(bench.settings(), database, "test")
     now = hour
     for _ in range(30):
@@ -229,3 +233,52 @@ def test_one_keeper_a_minute(bench: Bench) -> None:
     assert not other.run_once(now=now + timedelta(seconds=59))
     assert other.run_once(now=now + timedelta(seconds=60))
     database.dispose()
+
+
+FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+
+
+def told(bench: Bench) -> dict[CountedOutcome, int]:
+    """Return the totals once the minute is over."""
+    with bench.engine.begin() as connection:
+        connection.execute(text("UPDATE task_count_part SET at = at - interval '1 hour'"))
+        roll_up(connection, None, KEPT)
+        found = Counter[CountedOutcome]()
+        for each in totals(connection):
+            found[each.outcome] += each.number
+        return found
+
+
+@pytest.mark.test_all
+def test_every_run_is_in_the_totals(bench: Bench) -> None:
+    bench.succeeding("good")
+    bench.raising(LookupError("x"), "bad", retry="0s", max_attempts=2)
+    for name, number in (("good", 40), ("bad", 3)):
+        for _ in range(number):
+            bench.create(name)
+    bench.drain()
+    assert told(bench) == {
+        CountedOutcome.DONE: 40,
+        CountedOutcome.RETRIED: 3,
+        CountedOutcome.FAILED: 3,
+    }
+
+
+def test_an_id_that_comes_twice_is_counted(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create() for _ in range(3)]
+    bench.execute(ids)
+    bench.execute(ids)
+    assert told(bench) == {CountedOutcome.DONE: 3, CountedOutcome.DUPLICATE: 3}
+
+
+@pytest.mark.parametrize("through", ["the settle of a group", "its own transaction"])
+def test_a_write_of_who_lost_the_lease_is_counted(bench: Bench, through: str) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        if "own" in through:
+            ctx.connection.execute(text("SELECT 1"))
+        bench.sql(FENCE_LOST, id=ctx.task_id)
+
+    bench.execute([bench.create()])
+    assert told(bench) == {CountedOutcome.STALE: 1}

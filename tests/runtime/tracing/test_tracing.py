@@ -148,8 +148,7 @@ def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans)
         create_ids.append(create_task(ctx.session, "child"))
 
     create_ids: list[int] = []
-    task_id = bench.create("traced", headers={"traceparent": GIVEN})
-    bench.execute([task_id])
+    task_id = bench.execute_one("traced", headers={"traceparent": GIVEN})
 
     claim, run, settle = (spans.one(each) for each in ("claim", "run", "settle"))
     assert {s.context.trace_id for s in (claim, run, settle)} == {TRACE}
