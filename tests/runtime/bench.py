@@ -19,6 +19,7 @@ from tasks_app.domain.tasks.records import Attempt, Task, TaskId
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handler_db.statements import PROVEN
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
@@ -27,7 +28,8 @@ from tasks_app.runtime.scan import PACES, PollPaces, ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
-from tests.factory import do, some
+from tests.clock import until
+from tests.factory import do, plain_url, rows_of, run_sql, some
 
 R = TypeVar("R")
 QUEUE = "default"
@@ -93,9 +95,16 @@ class Bench:
 
     def sql(self, statement: str, **values: Any) -> Any:
         """Execute and commit; return the first column of the first row if there is one."""
-        with self.engine.begin() as connection:
-            result = connection.execute(text(statement), values)
-            return result.scalar() if result.returns_rows else None
+        return run_sql(self.engine, statement, **values)
+
+    def rows(self, statement: str, **values: Any) -> list[Any]:
+        """Execute and commit; return tuples."""
+        return rows_of(self.engine, statement, **values)
+
+    @property
+    def plain_url(self) -> str:
+        """The database's URL, for psycopg."""
+        return plain_url(self.url)
 
     # -- act
 
@@ -272,3 +281,30 @@ def own_maintainer(bench: Bench, holder: str = "m", **timing: float) -> Maintain
         bench.at_end(partial(setattr, maintainer, name.upper(), getattr(maintainer, name.upper())))
         setattr(maintainer, name.upper(), value)
     return Maintainer(database, holder)
+
+
+def warm(child: Child, name: str = "t") -> Child:
+    """Let it know already that these tasks are short, and claim many at once."""
+    for _ in range(30):
+        child.executor.run_times.learn(name, 0.0001)
+        child.executor.run_times.next_group(500)
+    return child
+
+
+def known_as_writes(*queries: str) -> None:
+    """Let this process know already that these texts are writes, as after their first run."""
+    PROVEN.update(queries)
+
+
+def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
+    child = warm(bench.child(**options))
+    child.execute(ids)
+    until(lambda: child.inflight.empty)
+    child.stop()
+
+
+def run_many(bench: Bench, number: int, **options: Any) -> list[int]:
+    """Create so many tasks with the payload ``{"n": …}``, and carry them out."""
+    ids = [bench.create(payload={"n": n}) for n in range(number)]
+    carry_out(bench, ids, **options)
+    return [int(task_id) for task_id in ids]

@@ -315,9 +315,7 @@ class TestTheConnectionIsLost:
         assert error.startswith("connection lost: ")
         assert "before a COMMIT was sent" in error
 
-    def test_another_database_of_the_handler_that_is_away_is_charged_as_any_failure(
-        self, bench: Bench
-    ) -> None:
+    def test_another_database_that_is_away_is_charged_as_a_failure(self, bench: Bench) -> None:
         """Else a task would be tried for ever, every two seconds, without a trace."""
         elsewhere = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
 

@@ -18,8 +18,7 @@ from tasks_app.runtime.statistics import TASK_COUNTS
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.clock import until
-from tests.runtime.bench import EFFECT, QUEUE, Bench, effect
-from tests.runtime.execution.test_way import carry_out, warm
+from tests.runtime.bench import EFFECT, QUEUE, Bench, carry_out, effect, warm
 from tests.runtime.handler_db.twins import twin
 from tests.runtime.mortal import forked
 from tests.runtime.timetable import NOON, fires, scheduled, scheduler, tasks
@@ -102,11 +101,9 @@ def test_they_are_counted(bench: Bench) -> None:
     bench.handler("kept")(lambda ctx: None)
     bench.run_one("kept")
 
-    with bench.engine.connect() as connection:
-        found = connection.execute(
-            text("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
-        )
-        counted = {tuple(row) for row in found}
+    counted = set(
+        bench.rows("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
+    )
     done, unkept = CountedOutcome.DONE, CountedOutcome.UNKEPT
     assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
 
@@ -274,9 +271,7 @@ def test_who_waits_for_it_hears_that_it_is_not_there(bench: Bench) -> None:
     ("scope", "taken"),
     [("queued_or_running", False), ("queued", False), ("for_period 1h", True), ("forever", True)],
 )
-def test_its_key_is_as_free_as_if_kept(
-    bench: Bench, scope: str, taken: bool, conflict: str
-) -> None:
+def test_its_key_is_free_as_if_kept(bench: Bench, scope: str, taken: bool, conflict: str) -> None:
     key = {"unique_key": "k", "unique_scope": scope, "on_conflict": conflict}
 
     def again(history: str) -> Any:

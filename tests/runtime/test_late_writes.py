@@ -16,13 +16,12 @@ from sqlalchemy.exc import DataError
 
 from tasks_app import NewTask, create_group, create_tasks
 from tasks_app.runtime.execution import settler
+from tasks_app.runtime.handler_db.ends import EndsRuns
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.statements import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.flushes import flushes_and_counts
-from tests.runtime.execution.test_way import carry_out, known_as_writes, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
@@ -72,9 +71,7 @@ def odd_ones(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("way", ["row", "threads", "async"])
-def test_runs_that_write_share_waits(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_runs_that_write_wait_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     declare(bench, way, writes_one)
     carry_out(bench, [bench.create()])
     waits: Counter[int] = Counter()
@@ -807,6 +804,25 @@ def flushing(bench: Bench) -> Iterator[None]:
     )
     yield
     bench.sql("DROP FUNCTION notes() CASCADE")
+
+
+def flushes_and_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note what is flushed and what is counted, in order: ``flushed``, ``2 counted``."""
+    calls: list[str] = []
+    known = EndsRuns._check_flushed, settler.count_settled
+
+    def check(pipeline: Any, answer: Any) -> Any:
+        yield from known[0](pipeline, answer)
+        calls.append("flushed")
+
+    def count(settlements: Any, states: Any) -> None:
+        if any(settlement.writes for settlement in settlements):
+            calls.append(f"{len(states)} counted")
+        known[1](settlements, states)
+
+    monkeypatch.setattr(EndsRuns, "_check_flushed", check)
+    monkeypatch.setattr(settler, "count_settled", count)
+    return calls
 
 
 @pytest.mark.usefixtures("flushing")

@@ -16,8 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tests.clock import until
-from tests.runtime.bench import Bench
-from tests.runtime.execution.test_way import warm
+from tests.runtime.bench import Bench, warm
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 """So many at random; 0: always the same ones, in every `make test`."""

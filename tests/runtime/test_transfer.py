@@ -22,7 +22,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
 from tasks_app.runtime.migration import reindex
 from tasks_app.runtime.transfer import Imported, MoveEnded, cancel_moved, export_tasks, import_tasks
-from tests.factory import claimed_task, do
+from tests.factory import claimed_task, do, rows_of, run_sql
 from tests.servers import Databases
 from tests.statements import once_after
 
@@ -87,9 +87,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def rows(engine: Engine, *columns: str, table: str = "task_pending") -> list[tuple]:
-    with engine.connect() as connection:
-        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id"))
-        return [tuple(row) for row in found]
+    return rows_of(engine, f"SELECT {', '.join(columns)} FROM {table} ORDER BY id")
 
 
 def made(engine: Engine, number: int, **options: Any) -> list[int]:
@@ -130,8 +128,7 @@ def test_a_task_takes_all_its_options_along(engine: Engine, there: Engine, file:
 def test_an_encrypted_payload_goes_as_stored(engine: Engine, there: Engine, file: Path) -> None:
     stored = {"$encrypted": "v1.2026-11.c2VhbGVk"}
     made(engine, 1)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET payload = :p"), {"p": json.dumps(stored)})
+    run_sql(engine, "UPDATE task_pending SET payload = :p", p=json.dumps(stored))
     export_tasks(engine, file, name="t")
     brought(there, file)
     assert rows(there, "payload") == [(stored,)]
@@ -183,8 +180,7 @@ def test_each_is_created_once_in_many_tries(engine: Engine, there: Engine, file:
         import_tasks(own, file, receipt(file))
     assert not receipt(file).exists()
     assert len(rows(there, "id")) == 200
-    with there.begin() as connection:
-        connection.execute(text("DELETE FROM task_pending WHERE id % 200 = 1"))
+    run_sql(there, "DELETE FROM task_pending WHERE id % 200 = 1")
     gone = 450 - len(rows(there, "id")) - 250
     assert brought(there, file).tasks == 450
     assert brought(there, file).tasks == 450
@@ -199,8 +195,7 @@ def test_a_taken_unique_key_leaves_it_out_first(engine: Engine, there: Engine, f
     made(there, 1, unique_key="a")
     export_tasks(engine, file, name="t")
     assert brought(there, file) == Imported(0, [task_id])
-    with there.begin() as connection:
-        connection.execute(text("DELETE FROM task_pending"))
+    run_sql(there, "DELETE FROM task_pending")
     assert brought(there, file) == Imported(1, [])
 
 
@@ -211,11 +206,8 @@ def test_a_move_cancels_only_what_arrived(engine: Engine, there: Engine, file: P
         hold_task(connection, stays)
     made(there, 1, unique_key="a")
     export_tasks(engine, file, held=True)
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE task_pending SET due_at = created_at WHERE id = :id"), {"id": released}
-        )
-        connection.execute(text("UPDATE task_pending SET scan_at = due_at"))
+    run_sql(engine, "UPDATE task_pending SET due_at = created_at WHERE id = :id", id=released)
+    run_sql(engine, "UPDATE task_pending SET scan_at = due_at")
 
     assert brought(there, file).left_out == [stays]
     assert cancel_moved(engine, receipt(file)) == MoveEnded(3, [released])
@@ -230,8 +222,7 @@ def test_a_receipt_is_void_in_other_databases(engine: Engine, there: Engine, fil
     ids = held(engine, 1)
     export_tasks(engine, file, held=True)
     brought(there, file)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET idempotency_key = gen_random_uuid()"))
+    run_sql(engine, "UPDATE task_pending SET idempotency_key = gen_random_uuid()")
     assert cancel_moved(engine, receipt(file)) == MoveEnded(0, ids)
 
 
@@ -239,8 +230,7 @@ def test_both_databases_may_give_a_task_one_id(engine: Engine, there: Engine, fi
     """A move goes on all the same, and a receipt cancels nothing where the tasks went."""
     ids = held(engine, 2)
     export_tasks(engine, file, held=True)
-    with there.begin() as connection:
-        connection.execute(text(f"ALTER SEQUENCE task_pending_id_seq RESTART WITH {ids[0]}"))
+    run_sql(there, f"ALTER SEQUENCE task_pending_id_seq RESTART WITH {ids[0]}")
     brought(there, file)
     assert brought(there, file).tasks == 2
     assert rows(there, "id") == [(one,) for one in ids]
@@ -370,13 +360,8 @@ def halves(engine: Engine) -> list[str]:
 
 
 def valid(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(
-            connection.execute(
-                text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
-                {"name": INDEX},
-            ).scalar()
-        )
+    found = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"
+    return bool(run_sql(engine, found, name=INDEX))
 
 
 @pytest.mark.test_all
@@ -459,20 +444,17 @@ def test_what_a_killed_try_left_half_done_is_dropped(engine: Engine, database: D
 
 
 def test_an_index_of_somebody_else_is_refused(engine: Engine, database: Database) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE theirs (id bigint PRIMARY KEY)")
+    run_sql(engine, "CREATE TABLE theirs (id bigint PRIMARY KEY)")
     try:
         with pytest.raises(InvalidSelectionError, match="tasks_app has no index theirs_pkey"):
             reindex(database, ["theirs_pkey"])
     finally:
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE theirs")
+        run_sql(engine, "DROP TABLE theirs")
 
 
 def test_only_the_owner_may(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP ROLE IF EXISTS reindex_nobody")
-        connection.exec_driver_sql("CREATE ROLE reindex_nobody LOGIN PASSWORD 'x'")
+    run_sql(engine, "DROP ROLE IF EXISTS reindex_nobody")
+    run_sql(engine, "CREATE ROLE reindex_nobody LOGIN PASSWORD 'x'")
     url = engine.url.set(username="reindex_nobody", password="x")
     other = create_engine(url)
     try:
@@ -480,5 +462,4 @@ def test_only_the_owner_may(engine: Engine) -> None:
             reindex(Database(url.render_as_string(hide_password=False)))
     finally:
         other.dispose()
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP ROLE reindex_nobody")
+        run_sql(engine, "DROP ROLE reindex_nobody")

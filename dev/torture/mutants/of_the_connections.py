@@ -12,7 +12,7 @@ RETURNER = "tasks_app/runtime/worker/housekeeper.py"
 IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
-LATE = "tests/runtime/execution/test_late_starts.py::"
+LATE = "tests/runtime/execution/test_late_commits.py::"
 RESCUER = "tests/runtime/leader/test_rescuer.py::"
 INTERNALS = "tests/runtime/handler_db/test_driver_internals.py::"
 

@@ -80,7 +80,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/executor.py",
         "published=wake and claimed_any",
         "published=wake",
-        "tests/runtime/execution/test_looking_around.py::"
+        "tests/runtime/execution/test_run_times.py::"
         "test_messages_whose_tasks_are_done_keep_nobody_waiting",
     ),
     mutant(

@@ -6,7 +6,7 @@ from dev.torture.mutants.change import mutant
 
 LOG = "tasks_app/pool/fragments/transition_log.py"
 EDGES = "tests/pool/runs/test_every_transition.py::"
-SAID = "tests/runtime/execution/test_sub_status.py::"
+SAID = "tests/runtime/execution/test_transition_log.py::"
 
 TRAIL = (
     mutant(

@@ -29,7 +29,7 @@ from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
 from tests.cases import in_one_test
-from tests.factory import claimed_task, do, pending_task
+from tests.factory import claimed_task, do, pending_task, run_sql
 from tests.pool.test_statistics import KEPT, part, put
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
@@ -339,20 +339,17 @@ def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
         holder.execution_options(isolation_level="REPEATABLE READ")
         holder.execute(text("SELECT pg_current_xact_id()"))
         for _ in range(3):
-            with engine.begin() as connection:
-                connection.execute(text("SELECT pg_current_xact_id()"))
+            run_sql(engine, "SELECT pg_current_xact_id()")
         held = {alert.key for alert in check_rules(engine, given)[0]}
     assert "snapshot" in held
 
 
 def test_a_rule_that_may_not_read_is_named(engine: Engine, database_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
+    run_sql(engine, "ALTER TABLE task_schedule RENAME TO hidden")
     try:
         found, unread = check_rules(engine, Settings(database_url=database_url))
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
+        run_sql(engine, "ALTER TABLE hidden RENAME TO task_schedule")
     assert unread == {"schedule"}
     assert "workers" in {alert.key for alert in found}
 

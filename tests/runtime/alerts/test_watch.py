@@ -23,7 +23,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Duties
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.clock import until
-from tests.factory import claimed_task, do, ending, some
+from tests.factory import claimed_task, do, ending, run_sql, some
 from tests.runtime.alerts.conftest import Hook
 
 DEAD = Alert("scan", "the last one was 5 min ago", "Start beat.")
@@ -344,14 +344,12 @@ def test_a_rule_that_cannot_be_read_is_said_once(
     engine: Engine, database: Database, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = a_watcher(database, hook, Settings(), every=timedelta(0))
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
+    run_sql(engine, "ALTER TABLE task_schedule RENAME TO hidden")
     try:
         for _ in range(2):
             watcher.watch_once()
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
+        run_sql(engine, "ALTER TABLE hidden RENAME TO task_schedule")
 
     said = [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()]
     assert len(said) == 1

@@ -26,7 +26,7 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.clock import until
-from tests.factory import claimed_task, do, ending, pending_task, some
+from tests.factory import claimed_task, do, ending, pending_task, run_sql, some
 from tests.pool.interleave import pid_of
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.statements import once_after
@@ -341,11 +341,9 @@ def test_what_would_be_done_is_counted_and_nothing_changes(engine: Engine) -> No
 
 def test_refused_payloads_are_foreseen(engine: Engine) -> None:
     good, bad = make(engine, 2, name="order", payload={"order_id": 1})
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id"),
-            {"id": bad},
-        )
+    run_sql(
+        engine, "UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id", id=bad
+    )
     foreseen = foresee_bulk(engine, "edit", name="order", patch={"n": 1}, registry=REGISTRY)
     assert foreseen.counts.total() == 2
     assert foreseen.left_out == {"its handler refuses payload.order_id": [bad]}
@@ -376,16 +374,13 @@ def test_ages_count_from_the_start(engine: Engine) -> None:
     """However long it takes until the rest."""
     make(engine, 1)
     token = start_bulk(engine, "cancel", name="t", older_than=timedelta(hours=1))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET created_at = created_at - interval '61m'"))
-        connection.execute(text("UPDATE task_audit SET at = at - interval '30m'"))
+    run_sql(engine, "UPDATE task_pending SET created_at = created_at - interval '61m'")
+    run_sql(engine, "UPDATE task_audit SET at = at - interval '30m'")
     done = some(run_bulk(engine, token))
     assert done.number == 0
 
 
-def test_a_group_that_is_counted_is_waited_for_before_its_members_are_locked(
-    engine: Engine,
-) -> None:
+def test_a_group_that_is_counted_is_waited_for_before_members_are_locked(engine: Engine) -> None:
     """Else a run that ends, and has locked the group, would meet a step that waits for it."""
     group = do(engine, create_group, [NewTask("t"), NewTask("other")])
     member, other = group.task_ids

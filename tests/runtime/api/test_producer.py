@@ -18,7 +18,6 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from pydantic import BaseModel
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -361,7 +360,7 @@ MIXED = [NewTask("b"), NewTask("a", None, {"unique_key": "k"}), NewTask("c", {"n
 
 @pytest.fixture
 def url(bench: Bench) -> str:
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 @pytest.fixture

@@ -242,9 +242,7 @@ def together(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("first", [*VERBS, *RUNS])
-def test_a_verb_waits_for_what_is_open_and_acts_on_it(
-    engine: Engine, pair: Pair, first: str
-) -> None:
+def test_a_verb_waits_for_what_is_open_and_acts(engine: Engine, pair: Pair, first: str) -> None:
     act = {**VERBS, **RUNS}[first]
     for second, verb in VERBS.items():
         for how in (LATER, HELD_AND_DISABLED):

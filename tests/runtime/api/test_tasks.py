@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -60,7 +59,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.housekeeper import ControlCommands
-from tests.factory import claimed_task, do, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task, run_sql
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.runtime.bench import Bench, own_maintainer
 
@@ -290,13 +289,8 @@ def worker(engine: Engine, event: Event, cause: Cause | None = None):
 
 
 def pending(engine: Engine) -> list[int]:
-    with engine.connect() as connection:
-        return list(
-            connection.exec_driver_sql(
-                "SELECT id FROM task_pending WHERE state = 'PENDING' AND due_at <= now()"
-                " AND failures = 0"
-            ).scalars()
-        )
+    due = "state = 'PENDING' AND due_at <= now() AND failures = 0"
+    return run_sql(engine, f"SELECT array_agg(id) FROM task_pending WHERE {due}") or []
 
 
 def test_a_bulk_is_chosen_by_fingerprint(engine: Engine) -> None:
@@ -374,7 +368,7 @@ NUMBER = "SELECT count(*) FROM task_pending"
 
 @pytest.fixture
 def url(bench: Bench) -> str:
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 @pytest.fixture(params=[False, True], ids=["transaction", "autocommit"])

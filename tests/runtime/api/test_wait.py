@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -52,8 +51,7 @@ def waiters() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def plain(bench: Bench) -> str:
-    """The database's URL, for psycopg."""
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 def awaited_by(task: asyncio.Task[Any]) -> str:
@@ -270,9 +268,7 @@ class TestAsync:
 
 
 @pytest.mark.test_all
-def test_between_looks_no_transaction_is_open(
-    bench: Bench, waiters: ThreadPoolExecutor, plain: str
-) -> None:
+def test_it_is_idle_between_looks(bench: Bench, waiters: ThreadPoolExecutor, plain: str) -> None:
     task_id = bench.create(delay="1h")
     with psycopg.connect(plain, application_name="waiter") as raw:
         waiting: Future[Task] = waiters.submit(wait_task, raw, task_id, LONG)

@@ -86,7 +86,7 @@ def scoped(bench: Bench) -> Iterator[Any]:
 
 @contextmanager
 def raw(bench: Bench) -> Iterator[Any]:
-    with psycopg.connect(plain_url(bench)) as made:
+    with psycopg.connect(bench.plain_url) as made:
         yield made
 
 
@@ -94,7 +94,7 @@ def raw(bench: Bench) -> Iterator[Any]:
 def odd_raw(bench: Bench) -> Iterator[Any]:
     """Whose owner reads rows and types otherwise, as Django does, in odd styles."""
     styles = "-c intervalstyle=iso_8601 -c datestyle=SQL,DMY -c timezone=Asia/Kolkata"
-    with psycopg.connect(plain_url(bench), row_factory=dict_row, options=styles) as made:
+    with psycopg.connect(bench.plain_url, row_factory=dict_row, options=styles) as made:
         for kind in ("jsonb", "timestamptz", "int8", "bool", "interval", "text"):
             made.adapters.register_loader(kind, TextLoader)
         set_json_loads(lambda _: 1 / 0, made)
@@ -103,19 +103,14 @@ def odd_raw(bench: Bench) -> Iterator[Any]:
 
 @contextmanager
 def autocommit(bench: Bench) -> Iterator[Any]:
-    with psycopg.connect(plain_url(bench), autocommit=True) as made:
+    with psycopg.connect(bench.plain_url, autocommit=True) as made:
         yield made
 
 
 @contextmanager
 def pipeline(bench: Bench) -> Iterator[Any]:
-    with psycopg.connect(plain_url(bench)) as made, made.pipeline():
+    with psycopg.connect(bench.plain_url) as made, made.pipeline():
         yield made
-
-
-def plain_url(bench: Bench) -> str:
-    url = make_url(bench.url).set(drivername="postgresql")
-    return url.render_as_string(hide_password=False)
 
 
 KINDS = [session, connection, scoped, raw, odd_raw, autocommit, pipeline]
@@ -178,7 +173,7 @@ async def asyncpg_session(bench: Bench) -> Any:
 
 @asynccontextmanager
 async def async_raw(bench: Bench) -> Any:
-    async with await psycopg.AsyncConnection.connect(plain_url(bench)) as made:
+    async with await psycopg.AsyncConnection.connect(bench.plain_url) as made:
         for kind in ("jsonb", "timestamptz", "int8"):
             made.adapters.register_loader(kind, TextLoader)
         yield made
@@ -186,7 +181,7 @@ async def async_raw(bench: Bench) -> Any:
 
 @asynccontextmanager
 async def async_autocommit(bench: Bench) -> Any:
-    url = plain_url(bench)
+    url = bench.plain_url
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as made:
         yield made
 
@@ -223,7 +218,7 @@ def test_each_verb_has_a_twin_for_async_callers(
 
 def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -> None:
     task_id = bench.create()
-    with psycopg.connect(plain_url(bench)) as caller:
+    with psycopg.connect(bench.plain_url) as caller:
         cancel_task(caller, task_id)
         caller.rollback()
     assert bench.state(task_id) == "PENDING"

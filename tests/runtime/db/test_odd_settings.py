@@ -296,16 +296,14 @@ class Odd:
 
 @pytest.fixture
 def odd(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Odd]:
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"DROP ROLE IF EXISTS {ROLE}"))
-        connection.execute(text(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'"))
+    bench.sql(f"DROP ROLE IF EXISTS {ROLE}")
+    bench.sql(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
     odd = Odd(bench, tmp_path)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", odd.url)
     yield odd
     odd.yard.close()
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"DROP OWNED BY {ROLE}"))
-        connection.execute(text(f"DROP ROLE {ROLE}"))
+    bench.sql(f"DROP OWNED BY {ROLE}")
+    bench.sql(f"DROP ROLE {ROLE}")
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from tasks_app import (
     NewTask,
@@ -338,12 +338,9 @@ def test_without_its_key_a_task_is_shown_as_stored(bench: Bench, configure: Conf
     assert token_of(task.payload)
 
 
-def test_producers_with_psycopg_encrypt(
-    bench: Bench, configure: Configure, database_url: str
-) -> None:
+def test_producers_with_psycopg_encrypt(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-    plain = make_url(database_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(plain) as connection:
+    with psycopg.connect(bench.plain_url) as connection:
         task_id = create_task(connection, "t", {"card": CANARY})
     assert token_of(bench.task(task_id).payload)
 

@@ -17,8 +17,7 @@ from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tests.clock import until
 from tests.factory import LEASE, some
-from tests.runtime.bench import EFFECT, NOW_DUE, Bench
-from tests.runtime.execution.test_way import known_as_writes, warm
+from tests.runtime.bench import EFFECT, NOW_DUE, Bench, known_as_writes, warm
 from tests.runtime.handler_db.twins import in_the_loop
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"

@@ -14,7 +14,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import drain
-from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.bench import EFFECT, Bench, run_many
 from tests.runtime.ends.points import (
     SEEN,
     WAYS,
@@ -26,7 +26,6 @@ from tests.runtime.ends.points import (
     differences,
     triggers,
 )
-from tests.runtime.execution.test_way import run_many
 from tests.runtime.handler_db.kept_connections import driver
 from tests.runtime.handler_db.twins import twin
 from tests.tiers import few

@@ -24,8 +24,7 @@ from tasks_app.runtime.handler_db import ends
 from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 INSERT = text(EFFECT)

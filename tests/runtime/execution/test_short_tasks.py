@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.handlers.outcomes import Fail, Retry
-from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import Bench, carry_out, effect, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

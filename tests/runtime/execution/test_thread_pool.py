@@ -14,8 +14,7 @@ from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.worker.child import Child
 from tests.clock import until
-from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.test_way import warm
+from tests.runtime.bench import Bench, effect, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
@@ -203,8 +202,7 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(ben
     database.dispose()
 
     assert bench.task(second).parked is None
-    with bench.engine.connect() as connection:
-        assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
+    assert bench.sql("SELECT look_at FROM task_gate") is None
 
 
 def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -> None:

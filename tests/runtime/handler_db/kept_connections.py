@@ -10,8 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.test_way import run_many
+from tests.runtime.bench import EFFECT, Bench, effect, run_many
 
 INSERT = "INSERT INTO effect VALUES (%s, '')"
 

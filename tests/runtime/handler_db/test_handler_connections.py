@@ -22,8 +22,7 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handler_db import handler_connections
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, effect, run_many, warm
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
     INSERT,
     driver,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from tasks_app import create_task, sql_handler
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
@@ -38,8 +37,7 @@ def ran(bench: Bench) -> Callable[..., Task]:
 
 
 def notes(bench: Bench) -> list[Any]:
-    with bench.engine.begin() as connection:
-        return list(connection.execute(text("SELECT task_id, note FROM effect ORDER BY 1, 2")))
+    return bench.rows("SELECT task_id, note FROM effect ORDER BY 1, 2")
 
 
 def procedure(bench: Bench, body: str, arguments: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import (
     AsyncTaskContext,
@@ -121,10 +121,9 @@ def test_one_among_many_is_large(bench: Bench, kept: dict[str, Any]) -> None:
 
 
 def test_every_kind_of_connection_keeps_it(bench: Bench, kept: dict[str, Any]) -> None:
-    url = bench.url.replace("postgresql+psycopg", "postgresql")
-    with psycopg.connect(url, autocommit=True) as raw:
+    with psycopg.connect(bench.plain_url, autocommit=True) as raw:
         create_task(raw, "t", BIG)
-    with psycopg.connect(url) as raw:
+    with psycopg.connect(bench.plain_url) as raw:
         create_tasks(raw, [NewTask("t", BIG)])
     engine = create_engine(bench.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(TasksError, match="needs a transaction"):
@@ -134,22 +133,16 @@ def test_every_kind_of_connection_keeps_it(bench: Bench, kept: dict[str, Any]) -
     assert bench.sql("SELECT count(*) FROM task_pending") == 2
 
 
-async def _through_async(url: str) -> None:
-    engine = create_async_engine(url)
-    async with engine.begin() as connection:
-        await acreate_task(connection, "t", BIG)
-    await engine.dispose()
-    async with await psycopg.AsyncConnection.connect(
-        url.replace("postgresql+psycopg", "postgresql"), autocommit=True
-    ) as raw:
-        await acreate_task(raw, "t", BIG)
-        await acreate_tasks(raw, [NewTask("t", BIG)])
-
-
 def test_async_connections_keep_it(bench: Bench, kept: dict[str, Any]) -> None:
-    import asyncio
+    async def through_each() -> None:
+        async with bench.async_engine() as engine, engine.begin() as connection:
+            await acreate_task(connection, "t", BIG)
+        plain = psycopg.AsyncConnection.connect(bench.plain_url, autocommit=True)
+        async with await plain as raw:
+            await acreate_task(raw, "t", BIG)
+            await acreate_tasks(raw, [NewTask("t", BIG)])
 
-    asyncio.run(_through_async(bench.url))
+    asyncio.run(through_each())
     assert values(bench) == 3
 
 

@@ -99,7 +99,7 @@ def test_the_scan_need_not_wait_for_a_hint(scene: Scene, ear: Ear) -> None:
     assert scene.dispatcher.run_once(now=later).published == 1
 
 
-def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(
+def test_it_wakes_up_for_deep_queues(
     scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_sender, "DEEP_SILENCE_S", 60.0)
@@ -111,9 +111,7 @@ def test_the_scan_wakes_up_for_a_queue_that_gets_no_hints(
     assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.1)
 
 
-def test_where_hints_are_off_the_scan_wakes_up_for_all(
-    scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hints_it_wakes_up(scene: Scene, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKS_APP_HINTS", "off")
     made(scene, 0.4)
     assert scene.dispatcher.run_once(now=NOW).again_in(1.0) == pytest.approx(0.4)
@@ -145,11 +143,8 @@ class Report:
         self.paces |= paces
         self.bench.sql("UPDATE task_pace SET updated_at = 'epoch'")
         self.report.report()
-        with self.bench.engine.connect() as connection:
-            rows = connection.execute(
-                text("SELECT name, run_s FROM task_pace WHERE updated_at > 'epoch'")
-            )
-            return {row.name: row.run_s for row in rows}
+        written = "SELECT name, run_s FROM task_pace WHERE updated_at > 'epoch'"
+        return dict(self.bench.rows(written))
 
 
 def test_a_new_name_is_told_small_changes_not(bench: Bench) -> None:

@@ -120,8 +120,7 @@ def leader_of(bench: Bench) -> Leader:
 
 def behind_an_order_key(bench: Bench) -> None:
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
-    with bench.engine.begin() as connection:
-        ids = list(connection.exec_driver_sql("SELECT id FROM task_pending").scalars())
+    ids = bench.sql("SELECT array_agg(id) FROM task_pending")
     database = bench.database()
     assert len(AdmissionControl(database).claim(ids, claimer(), uuid4())) == 1
     assert bench.sql("SELECT parked FROM task_pending WHERE biz_key = 'late'") == "order k"

@@ -18,7 +18,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.retention import Retention, preview_retention
-from tests.factory import count
+from tests.factory import count, rows_of, run_sql
 from tests.pool.database import DAY, NAME, NOON, ONE, drop_old_days, failed, finished, old_day
 from tests.servers import named
 
@@ -57,11 +57,8 @@ def ages(database_url: str) -> Ages:
 
 def names(engine: Engine) -> list[str]:
     """The days that are there, attached or not."""
-    with engine.connect() as connection:
-        found = connection.execute(
-            text("SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p2020[0-9]{4}$'")
-        )
-        return sorted(found.scalars())
+    found = "SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p2020[0-9]{4}$'"
+    return sorted(name for (name,) in rows_of(engine, found))
 
 
 def test_old_days_are_dropped_errors_stay(old: Engine, database: Database, ages: Ages) -> None:
@@ -105,8 +102,7 @@ def test_a_day_goes_when_its_end_is_too_old(old: Engine, database: Database, age
         ).one()
         young, just = (add_day(connection, midnight - n * ONE) for n in (30, 31))
     pruned = Retention(ages(), database).run()
-    with old.begin() as connection:
-        connection.execute(text(f"DROP TABLE {young}"))  # it is still there
+    run_sql(old, f"DROP TABLE {young}")
     assert pruned.days == [NAME, LATER, just]
 
 
@@ -119,9 +115,7 @@ def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, 
     assert pruned.errors == 1
 
 
-def test_rows_of_the_default_partition_go_by_age(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_strays_of_the_default_go_by_age(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         stray = finished(connection, now=NOON - 100 * ONE)
     pruned = Retention(ages(), database).run()
@@ -220,9 +214,8 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
         first, second = retention.run(), retention.run()
     finally:
         database.dispose()
-        with old.begin() as connection:
-            connection.exec_driver_sql(f"DROP OWNED BY {hand}")
-            connection.exec_driver_sql(f"DROP ROLE {hand}")
+        run_sql(old, f"DROP OWNED BY {hand}")
+        run_sql(old, f"DROP ROLE {hand}")
 
     assert first.not_ours
     assert second.not_ours
@@ -246,15 +239,17 @@ class TestMaintenance:
     def test_a_list_with_a_row_that_is_refused_stops_nothing_behind_it(
         self, old: Engine, database: Database, ages: Ages
     ) -> None:
-        with old.begin() as connection:
-            connection.exec_driver_sql("""
+        run_sql(
+            old,
+            """
                 INSERT INTO task_lock (resource, used_at) VALUES ('r', '2020-01-01Z');
                 INSERT INTO task_import VALUES (gen_random_uuid(), 1, '2020-01-01Z');
                 CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS
                     $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
                 CREATE TRIGGER never BEFORE DELETE ON task_lock
                     FOR EACH ROW EXECUTE FUNCTION never()
-            """)
+            """,
+        )
         try:
             Maintainer(database, settings=ages()).run_if_due()
         finally:
@@ -297,8 +292,7 @@ class TestMaintenance:
 
 
 def done_at(engine: Engine) -> object:
-    with engine.connect() as connection:
-        return connection.execute(text(DONE)).scalar()
+    return run_sql(engine, DONE)
 
 
 def forbid_deletes(connection, table: str) -> None:

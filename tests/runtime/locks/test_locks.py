@@ -23,17 +23,14 @@ from tasks_app.runtime.locks import client
 from tasks_app.runtime.locks import lock as acquire
 from tasks_app.runtime.locks.client import Renewals, Transactions
 from tests.clock import until
+from tests.factory import rows_of
 from tests.runtime.bench import Bench, effect
 from tests.statements import once_after
 
 
 def held(engine: Engine, state: str = "held") -> list[tuple]:
-    with engine.connect() as connection:
-        rows = connection.execute(
-            text("SELECT resource, who, task_id FROM task_locks WHERE state = :state ORDER BY 1"),
-            {"state": state},
-        )
-        return [tuple(row) for row in rows]
+    found = "SELECT resource, who, task_id FROM task_locks WHERE state = :state ORDER BY 1"
+    return rows_of(engine, found, state=state)
 
 
 @pytest.fixture
@@ -139,8 +136,7 @@ class TestOnline:
         with locks.hold(bench.engine, exclusive="a"):
             bench.beside(other)
             until(lambda: held(bench.engine, "waiting"))
-            with bench.engine.begin() as connection:
-                connection.execute(text("DELETE FROM task_lock_holder WHERE fence IS NULL"))
+            bench.sql("DELETE FROM task_lock_holder WHERE fence IS NULL")
             until(lambda: held(bench.engine, "waiting"))
 
         assert got.wait(10)
@@ -509,13 +505,10 @@ class TestHandlers:
 
         bench.beside(bench.child().execute, [bench.create()])
         until(lambda: held(bench.engine))
-        with bench.engine.begin() as connection:
-            connection.execute(
-                text(
-                    "UPDATE task_pending SET attempt = attempt + 1, lease_token = NULL,"
-                    " state = 'PENDING', lease_until = NULL, owner = NULL, started_at = NULL"
-                )
-            )
+        bench.sql(
+            "UPDATE task_pending SET attempt = attempt + 1, lease_token = NULL,"
+            " state = 'PENDING', lease_until = NULL, owner = NULL, started_at = NULL"
+        )
 
         locks.hold(bench.engine, exclusive="a").take()
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from tasks_app import locks
 from tasks_app.pool.locks.row_locks import RowKey, lock_row
+from tests.factory import run_sql
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 
@@ -47,8 +48,7 @@ def rows(engine: Engine) -> Iterator[None]:
 
 
 def expire(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE account SET locked_until = now()"))
+    run_sql(engine, "UPDATE account SET locked_until = now()")
 
 
 def title(engine: Engine) -> str:
@@ -95,8 +95,7 @@ class TestVersions:
                     other.execute(text("UPDATE article SET version = 2"))
             session.expunge(article)
             session.rollback()
-            with engine.begin() as other:
-                other.execute(text("UPDATE article SET version = 2"))
+            run_sql(engine, "UPDATE article SET version = 2")
             with pytest.raises(locks.LostUpdateError):
                 article.check(session)
 

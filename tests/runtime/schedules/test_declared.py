@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.schedules.days_off import DaysOff
@@ -215,8 +215,7 @@ def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
 
 def test_a_worker_that_cannot_write_starts(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     role = named("of_yesterday")
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'x'"))
+    bench.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     url = make_url(bench.url).set(username=role, password="x")
     database = Database(url.render_as_string(hide_password=False))
 
@@ -224,8 +223,7 @@ def test_a_worker_that_cannot_write_starts(bench: Bench, caplog: pytest.LogCaptu
         bring_in_schedules(database, said_by(every="1h"))
 
     database.dispose()
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"DROP ROLE {role}"))
+    bench.sql(f"DROP ROLE {role}")
     assert "schedules of the code could not be entered now: InsufficientPrivilege" in caplog.text
     assert all_of(bench) == []
 

@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.tracing.run_logs import ATTEMPTS, AttemptLog, logger
-from tests.clock import until
+from tests.clock import Clock, until
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
@@ -190,16 +190,6 @@ def notice(number: int, kind: NoticeKind = NoticeKind.RETRIED, error: str = "Val
         kind, number, "storm", "default", None, 1, 1, timedelta(seconds=5),
         cause=Cause(error, "no", "the frames"), payload="{}", max_attempts=3,
     )  # fmt: skip
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_of_a_storm_the_first_are_said_and_the_others_counted(

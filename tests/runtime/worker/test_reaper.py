@@ -180,9 +180,7 @@ def test_two_reapers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_failure_is_told_though_its_reaper_was_killed(
-    bench: Bench, dead: Dead, same: bool
-) -> None:
+def test_a_failure_is_told_if_its_reaper_was_killed(bench: Bench, dead: Dead, same: bool) -> None:
     """Or although the COMMIT's reply was lost: then the same reaper looks again."""
     heard: list[Notice] = []
     HOOKS.subscribe(heard.append)

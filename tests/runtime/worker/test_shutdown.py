@@ -286,9 +286,7 @@ def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Eve
     assert [line.kind for line in bench.attempts(held.task_id)] == ["interrupted"]
 
 
-def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_neighbours_of_a_signalled_task_are_uncharged(bench: Bench, ended: threading.Event) -> None:
     bench.succeeding("next")
     held = running(bench, *["next"] * 15, give_back_after="1h")
     ask(held.child)
@@ -298,9 +296,7 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
 
 
 @pytest.mark.test_all
-def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_what_ends_soon_is_kept_and_nothing_starts(bench: Bench, ended: threading.Event) -> None:
     """Else the housekeeper would let go of a task that came later, and count a crash for it."""
     bench.succeeding("next")
     held = running(bench, *["next"] * 15)
@@ -313,9 +309,7 @@ def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
     assert [bench.task(task_id).crashes for task_id in held.ids] == [0] * 16
 
 
-def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_who_signals_its_own_child_always_fails(bench: Bench, ended: threading.Event) -> None:
     held = running(bench, max_crashes=1)
     ask(held.child)
     assert ended.wait(10)
@@ -323,9 +317,7 @@ def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
     assert bench.error(held.task_id).startswith("interrupted: A signal ended its process")
 
 
-def test_a_signal_to_the_group_leaves_it_to_the_parent(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_a_signal_to_the_group_is_for_the_parent(bench: Bench, ended: threading.Event) -> None:
     held = running(bench)
 
     bench.slots.drain()

@@ -88,9 +88,7 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
     until(lambda: second in memory.ids(), 10)
 
 
-def test_it_looks_first_when_its_child_is_seen(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_looks_when_its_child_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
     child, order = bench.child(), []
     known, wait = child.housekeeper.renewer.known, child.housekeeper.renewer.known.wait
