@@ -86,7 +86,6 @@ class Bench:
             effect(ctx)
 
     def create(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
-        """Create and commit one task."""
         return self.do(create_task, name, payload, **options)
 
     def do(self, act: Callable[..., R], *arguments: Any, **options: Any) -> R:
@@ -98,12 +97,10 @@ class Bench:
         return run_sql(self.engine, statement, **values)
 
     def rows(self, statement: str, **values: Any) -> list[Any]:
-        """Execute and commit; return tuples."""
         return rows_of(self.engine, statement, **values)
 
     @property
     def plain_url(self) -> str:
-        """The database's URL, for psycopg."""
         return plain_url(self.url)
 
     # -- act
@@ -148,7 +145,6 @@ class Bench:
         front: ScanPosition | None = None,
         **options: Any,
     ) -> StandaloneWorker:
-        """Make a worker without a broker, its child started."""
         child = self.child(extra_threads=concurrency - 1, paces=paces, **options)
         names = set(self.registry.names)
         return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
@@ -159,7 +155,6 @@ class Bench:
         self.children[-1].stop()
 
     def run_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
-        """Create one task, drain, and return its id."""
         task_id = self.create(name, payload, **options)
         self.drain()
         return task_id
@@ -171,7 +166,6 @@ class Bench:
         child.stop()
 
     def execute_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
-        """Create one task, carry out its message, and return its id."""
         task_id = self.create(name, payload, **options)
         self.execute([task_id])
         return task_id
@@ -220,7 +214,6 @@ class Bench:
         return event
 
     def close(self) -> None:
-        """Stop all that was started."""
         for end in self._ends:
             end()
         for child in self.children:
@@ -237,15 +230,12 @@ class Bench:
         return some(self.do(browse.get, task_id))
 
     def state(self, task_id: int) -> str:
-        """Return the task's state."""
         return self.task(task_id).state.value
 
     def error(self, task_id: int) -> str:
-        """Return the task's error, or nothing."""
         return self.task(task_id).error or ""
 
     def states(self, ids: Iterable[int]) -> list[str]:
-        """Return the tasks' states."""
         return [self.state(task_id) for task_id in ids]
 
     def attempts(self, task_id: int) -> list[Attempt]:

@@ -86,7 +86,6 @@ class Tried:
 
 
 def read(path: Path, killed: float | None) -> Iterator[Tried]:
-    """Yield what a process tried."""
     tried: Tried | None = None
     for text in path.read_text().splitlines():
         said = json.loads(text)

@@ -56,7 +56,6 @@ class Labour:
             until(lambda: {*self.bench.states(self.behind)} != {"RUNNING"})
 
     def tasks(self) -> None:
-        """Create them."""
         bench = self.bench
         with bench.engine.begin() as connection:
             self.late = pending_task(connection, "quick", now=PAST, expires_at=PAST)
@@ -69,7 +68,6 @@ class Labour:
         self.once = bench.create("once")
 
     def begin(self, *, with_broker: bool) -> None:
-        """Start whoever works."""
         if with_broker:
             self._begin_with_broker()
         else:
@@ -93,7 +91,6 @@ class Labour:
         self.worker = bench.beside(self._consume)
 
     def _begin_without(self) -> None:
-        """Start a worker that claims from the pool."""
         work = self.bench.work(lease=LEASE_S, give_back_after=0.1, scan_interval=0.5)
         work.duties.rescuer.let_renew = lambda: None  # type: ignore[method-assign]
         self.child = work.child

@@ -22,7 +22,6 @@ from tests.tiers import few
 
 @pytest.fixture
 def told() -> Iterator[list[Notice]]:
-    """Everything that was told."""
     notices: list[Notice] = []
     HOOKS.subscribe(notices.append)
     yield notices

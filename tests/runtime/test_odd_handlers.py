@@ -67,8 +67,6 @@ Odd = Callable[[Run], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run does."""
-
     steps: tuple[Odd, ...]
     last: Odd | None
     """What its fate depends on."""

@@ -190,8 +190,6 @@ class TestTheTasksOwnOptionsWin:
 
 
 class Order(BaseModel):
-    """A payload."""
-
     order_id: int
     lines: list[int] = []
 

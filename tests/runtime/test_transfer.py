@@ -65,7 +65,6 @@ TAKEN_ALONG = (
 
 @pytest.fixture(scope="module")
 def elsewhere(databases: Databases) -> Iterator[Engine]:
-    """Another database with the schema."""
     made = create_engine(databases.create("elsewhere"))
     with made.connect() as connection:
         migrate(connection)

@@ -33,18 +33,15 @@ def scheduled(bench: Bench, name: str = "s", *, now: datetime = NOON, **when: An
 
 
 def scheduler(bench: Bench) -> Scheduler:
-    """Make a scheduler with connections of its own."""
     database = bench.database()
     return Scheduler(database)
 
 
 def standing(bench: Bench, name: str = "s") -> Schedule:
-    """Read a schedule."""
     return some(bench.do(scheduling.get, name))
 
 
 def tasks(bench: Bench) -> list[Any]:
-    """Read the tasks of schedules that are not over."""
     with bench.engine.begin() as connection:
         return list(connection.execute(_MADE))
 

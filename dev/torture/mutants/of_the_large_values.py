@@ -81,7 +81,7 @@ LARGE_VALUES = (
         "tasks_app/runtime/leader/maintainer.py",
         "self._large.start_outside()",
         "self._large.run_outside()",
-        "tests/runtime/large_values/test_upkeep.py::test_maintenance_ends_as_a_store_hangs",
+        "tests/runtime/large_values/test_runs.py::test_maintenance_ends_as_a_store_hangs",
     ),
     mutant(
         "large values: outage",

@@ -31,7 +31,6 @@ def database(engine: Engine, database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on just now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -71,7 +70,6 @@ class _Answer(BaseHTTPRequestHandler):
 
 @contextmanager
 def listening() -> Iterator[Hook]:
-    """Serve one until the block ends."""
     with Hook() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

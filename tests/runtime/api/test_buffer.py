@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine, create_engine, event
@@ -41,7 +41,6 @@ def fill(buffer: TaskBuffer, numbers: range) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again at once."""
     monkeypatch.setattr(TaskBuffer, "_pause_s", lambda _: 0.05)
 
 
@@ -97,14 +96,10 @@ class TestWhenItWrites:
 
     @pytest.mark.test_all
     def test_of_eight_threads_each_task_once(self, bench: Bench) -> None:
-        with TaskBuffer(bench.engine, size=7, capacity=50, every="1ms") as buffer:
-            threads = [
-                threading.Thread(target=fill, args=(buffer, range(k, 800, 8))) for k in range(8)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        buffer = TaskBuffer(bench.engine, size=7, capacity=50, every="1ms")
+        with buffer, ThreadPoolExecutor(8) as threads:
+            for k in range(8):
+                threads.submit(fill, buffer, range(k, 800, 8))
         assert sorted(written(bench)) == list(range(800))
 
     @pytest.mark.test_all

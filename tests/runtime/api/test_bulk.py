@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -240,11 +241,9 @@ def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
         while (done := run_bulk(engine, token, first=3)) and done.more:
             pass
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            threads.submit(work)
 
     told = [one for line in lines(engine, token) for one in line.ids]
     assert told == ids

@@ -40,7 +40,6 @@ def progress(bench: Bench, group):
 
 @pytest.fixture
 def calls(bench: Bench) -> list[Any]:
-    """The callbacks that ran: what each was told."""
     told: list[Any] = []
 
     bench.handler("then")(lambda ctx: told.append(("then", ctx.headers)))

@@ -45,21 +45,16 @@ from tests.runtime.hints.ear import Ear, told, wait_of
 
 
 class Order(BaseModel):
-    """A payload."""
-
     order_id: int
 
 
 @dataclass
 class Parcel:
-    """Another."""
-
     weight: float
 
 
 def names(bench: Bench) -> list[str]:
-    found = bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending")
-    return found or []
+    return bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") or []
 
 
 class TestExistsIfAndOnlyIfCommitted:
@@ -370,22 +365,18 @@ def raw(url: str) -> Iterator[psycopg.Connection]:
         connection.rollback()
 
 
-def names_of_raw_connections(bench: Bench) -> list[str]:
-    return bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") or []
-
-
 class TestSync:
     def test_a_task_exists_if_and_only_if_the_transaction_commits(
         self, bench: Bench, raw: psycopg.Connection
     ) -> None:
         task_id = create_task(raw, "committed", {"n": 1}, queue="q", biz_key="order:1")
         create_tasks(raw, [NewTask("one"), NewTask("two")])
-        assert names_of_raw_connections(bench) == []
+        assert names(bench) == []
         raw.commit()
         create_task(raw, "rolled.back")
         create_tasks(raw, [NewTask("rolled.back")] * 2)
         raw.rollback()
-        assert names_of_raw_connections(bench) == ["committed", "one", "two"]
+        assert names(bench) == ["committed", "one", "two"]
         task = bench.task(task_id)
         assert (task.payload, task.queue, task.biz_key) == ({"n": 1}, "q", "order:1")
 
@@ -396,14 +387,14 @@ class TestSync:
                 create_task(raw, "undone")
                 create_tasks(raw, [NewTask("undone")] * 2)
                 raise psycopg.Rollback(savepoint)
-        assert names_of_raw_connections(bench) == ["outer"]
+        assert names(bench) == ["outer"]
 
     def test_autocommit_commits_each_call(self, bench: Bench, url: str) -> None:
         with psycopg.connect(url, autocommit=True) as raw:
             create_task(raw, "one")
-            assert names_of_raw_connections(bench) == ["one"]
+            assert names(bench) == ["one"]
             create_tasks(raw, MIXED)
-            assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
+            assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
     def test_with_autocommit_many_are_created_all_or_none(self, bench: Bench, url: str) -> None:
         with (
@@ -412,7 +403,7 @@ class TestSync:
             pytest.raises(psycopg.errors.CheckViolation),
         ):
             create_tasks(raw, MIXED)
-        assert names_of_raw_connections(bench) == []
+        assert names(bench) == []
 
     def test_a_taken_unique_key(self, bench: Bench, raw: psycopg.Connection) -> None:
         first = create_task(raw, "t", unique_key="k")
@@ -430,7 +421,7 @@ class TestSync:
             create_tasks(raw, [NewTask("ok"), NewTask("ok", {"x": float("nan")})])
         create_task(raw, "good")
         raw.commit()
-        assert names_of_raw_connections(bench) == ["good"]
+        assert names(bench) == ["good"]
 
     @pytest.mark.parametrize("kind", [psycopg.ClientCursor, psycopg.RawCursor])
     def test_rows_and_cursors_may_be_of_any_kind(
@@ -447,7 +438,7 @@ class TestSync:
             create_task(raw, "one")
             create_tasks(raw, MIXED)
         raw.commit()
-        assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
+        assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
         with pytest.raises(TypeError, match=r"^A Connection of psycopg isn't a Session"):
@@ -483,14 +474,14 @@ class TestAsync:
             many = await acreate_tasks(raw, MIXED)
             again = await acreate_task(raw, "a", unique_key="k")
             assert (again, again.created) == (many[1], False)
-            assert names_of_raw_connections(bench) == []
+            assert names(bench) == []
             await raw.commit()
             await acreate_task(raw, "rolled.back")
             await acreate_tasks(raw, MIXED)
 
         self.run(url, work)
 
-        assert names_of_raw_connections(bench) == ["committed", "b", "a", "c"]
+        assert names(bench) == ["committed", "b", "a", "c"]
 
     def test_autocommit_commits_each_call(self, bench: Bench, url: str) -> None:
         async def work(raw: psycopg.AsyncConnection) -> None:
@@ -499,7 +490,7 @@ class TestAsync:
             await acreate_tasks(raw, MIXED)
 
         self.run(url, work)
-        assert names_of_raw_connections(bench) == ["one", "b", "a", "c"]
+        assert names(bench) == ["one", "b", "a", "c"]
 
 
 class TestHints:

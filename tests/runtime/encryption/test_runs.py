@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
 
 from tasks_app import (
     NewTask,
@@ -47,14 +46,8 @@ DUMPED = (
 
 
 def dumped(bench: Bench) -> str:
-    with bench.engine.connect() as connection:
-        return "\n".join(
-            row
-            for table in DUMPED
-            for row in connection.execute(
-                text(f"SELECT to_jsonb(t)::text FROM {table} t")
-            ).scalars()
-        )
+    rows = (bench.rows(f"SELECT to_jsonb(t)::text FROM {table} t") for table in DUMPED)
+    return "\n".join(row for of_table in rows for (row,) in of_table)
 
 
 def echo(bench: Bench, name: str = "t", **options: Any) -> None:

@@ -583,8 +583,6 @@ class Steps:
 
 
 class Stepped(Coroutine[Any, Any, Any]):
-    """A coroutine that counts its steps."""
-
     def __init__(self, work: Coroutine[Any, Any, Any], steps: Steps) -> None:
         self.work, self.steps = work, steps
 

@@ -324,7 +324,6 @@ def declare(bench: Bench, *, is_async: bool = False) -> None:
 
 
 def run_what_waits(child: Child) -> None:
-    """Go on."""
     child.executor.run_waiting()
     until(lambda: not child.executor.async_pool.busy)
 

@@ -19,7 +19,18 @@ from tests.runtime.bench import Bench, effect, warm
 pytestmark = pytest.mark.timeout(60, method="thread")
 
 
-def test_the_threads_of_a_child_share_its_message(bench: Bench) -> None:
+LANES = pytest.mark.parametrize("lane", ["a message", "the pool"])
+
+
+def run(bench: Bench, lane: str, ids: list[int], threads: int) -> None:
+    if lane == "a message":
+        bench.execute(ids, extra_threads=threads - 1)
+    else:
+        bench.drain(concurrency=threads)
+
+
+@LANES
+def test_the_threads_of_a_child_run_tasks_at_a_time(bench: Bench, lane: str) -> None:
     together = threading.Barrier(4)
 
     @bench.handler()
@@ -29,7 +40,7 @@ def test_the_threads_of_a_child_share_its_message(bench: Bench) -> None:
 
     ids = [bench.create() for _ in range(8)]
 
-    bench.execute(ids, extra_threads=3)
+    run(bench, lane, ids, threads=4)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 8
     names = {bench.task(task_id).result for task_id in ids}
@@ -55,7 +66,8 @@ def test_each_has_a_transaction_of_its_own(bench: Bench) -> None:
     assert [bench.effects(task_id) for task_id in ids] == [1, 0] * 4
 
 
-def test_limits_are_raised_in_the_main_thread_alone(bench: Bench) -> None:
+@LANES
+def test_limits_are_raised_in_the_main_thread_alone(bench: Bench, lane: str) -> None:
     @bench.handler("limited", timeout="200ms", max_attempts=1)
     def limited(ctx: Any) -> str:
         if ctx.task_id == over:
@@ -67,10 +79,11 @@ def test_limits_are_raised_in_the_main_thread_alone(bench: Bench) -> None:
     over = bench.create("limited")
     free = [bench.create("free") for _ in range(10)]
 
-    bench.execute([*ids, over, *free], extra_threads=2)
+    run(bench, lane, [*ids, over, *free], threads=3)
 
     main = threading.current_thread().name
     assert [bench.task(task_id).result for task_id in ids] == [main] * 3
+    assert bench.state(over) == "FAILED"
     assert "HandlerTimeoutError" in bench.error(over)
     assert bench.states(free) == ["SUCCEEDED"] * 10
 

@@ -758,8 +758,7 @@ def test_what_a_thread_uses_is_closed_later(bench: Bench, monkeypatch: pytest.Mo
             connection.execute("SELECT pg_sleep(30)")
 
     monkeypatch.setattr(handler_connections, "BREAK_OFF_S", 0.1)
-    address = make_url(bench.url).set(drivername="postgresql")
-    connection = Slow.connect(address.render_as_string(hide_password=False))
+    connection = Slow.connect(bench.plain_url)
     connection.be_template()
     connection = connection.hand_on()
     thread = threading.Thread(target=sleep)

@@ -23,8 +23,6 @@ from tests.runtime.bench import Bench
 
 
 class Order(BaseModel):
-    """A payload."""
-
     order_id: int
 
 

@@ -39,7 +39,6 @@ def _alarm() -> Iterator[None]:
 
 
 def busy(seconds: float = 20) -> None:
-    """Work without ever waiting."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         pass

@@ -81,7 +81,6 @@ def hinter(line: Line) -> HintSender:
 
 
 def offer(hinter: HintSender, *ids: int, queue: str = "q", at: float = 0.0) -> None:
-    """Offer hints and wait for what becomes of them."""
     hinter.offer([Hint(queue, task_id, at) for task_id in ids])
     hinter.flush(20)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -27,14 +28,22 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.errors import InvalidTaskError, TasksError
-from tasks_app.domain.large_values.store import RESULT, LargePayload, Reference, reference_of
+from tasks_app.domain.large_values.store import (
+    RESULT,
+    LargePayload,
+    LargeValueStore,
+    Reference,
+    reference_of,
+)
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.edit import edit_payload
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values import LargeValues
-from tasks_app.runtime.leader.maintainer import LargeValueUpkeep
+from tasks_app.runtime.leader import maintainer
+from tasks_app.runtime.leader.maintainer import LargeValueUpkeep, Maintainer
 from tasks_app.runtime.leader.retention import Retention
+from tests.clock import until
 from tests.factory import claimed_task, ending
 from tests.pool.database import DAY, NAME, NOON, drop_old_days, old_day
 from tests.runtime.bench import Bench
@@ -346,3 +355,57 @@ def test_a_killed_producer_leaves_no_value(bench: Bench, kept: dict[str, Any]) -
         producer.invalidate()
     assert values(bench) == 0
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
+ASKED, ANSWERED, OVER = threading.Event(), threading.Event(), threading.Event()
+
+
+class Hanging:
+    """Answers when the test is over."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys(self, before: datetime) -> Iterator[str]:
+        ASKED.set()
+        OVER.wait(10)
+        ANSWERED.set()
+        return iter(())
+
+
+def hanging() -> LargeValueStore:
+    return Hanging()
+
+
+@pytest.fixture
+def events(bench: Bench) -> None:
+    for each in (ASKED, ANSWERED, OVER):
+        each.clear()
+    bench.at_end(OVER.set)
+
+
+@pytest.mark.usefixtures("maintenance_due", "events")
+def test_maintenance_ends_as_a_store_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = bench.settings(large_values=f"{__name__}:hanging")
+    database = bench.database()
+    monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 60)
+    Maintainer(database, settings=settings).run_if_due()
+    assert not ANSWERED.is_set()
+    assert bench.sql(DONE)
+    until(ASKED.is_set)
+
+
+@pytest.mark.usefixtures("events")
+def test_one_look_at_a_store_at_a_time(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    values = LargeValues(bench.settings(large_values=f"{__name__}:hanging"))
+    upkeep = LargeValueUpkeep(values, bench.engine.begin)
+    upkeep.start_outside()
+    until(ASKED.is_set)
+    ASKED.clear()
+    upkeep.start_outside()
+    assert not ASKED.is_set()
+    assert "still runs" in caplog.text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import event, text
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer, TaskContext, create_task, load_large_values
@@ -312,20 +312,17 @@ def test_a_batch_that_is_tried_again_is_written_once(
     assert values(bench) == 1
 
 
-def test_without_the_setting_a_buffer_refuses_it_at_once(bench: Bench) -> None:
-    with (
-        TaskBuffer(bench.engine) as buffer,
-        pytest.raises(InvalidTaskError, match="at most 65536 bytes"),
-    ):
-        buffer.create_task("t", BIG)
-
-
-def test_more_than_the_large_limit_is_refused_at_once(bench: Bench, configure: Configure) -> None:
-    configure(large_values="database", large_limit=100_000)
-    with (
-        TaskBuffer(bench.engine) as buffer,
-        pytest.raises(InvalidTaskError, match="at most 100000 bytes"),
-    ):
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({}, 65536), ({"large_values": "database", "large_limit": 100_000}, 100_000)],
+    ids=["without the setting", "beyond the large limit"],
+)
+def test_a_buffer_refuses_it_at_once(
+    bench: Bench, configure: Configure, settings: dict[str, Any], most: int
+) -> None:
+    configure(**settings)
+    refused = pytest.raises(InvalidTaskError, match=f"at most {most} bytes")
+    with TaskBuffer(bench.engine) as buffer, refused:
         buffer.create_task("t", BIG)
 
 
@@ -356,15 +353,10 @@ SECRET = {"encryption_keys": OLD, "encrypted_tasks": "t"}
 
 
 def stored(bench: Bench) -> str:
-    with bench.engine.connect() as connection:
-        return "".join(
-            connection.execute(
-                text(
-                    "SELECT content FROM task_large_value UNION ALL "
-                    "SELECT to_jsonb(t)::text FROM task_all t"
-                )
-            ).scalars()
-        )
+    content = (
+        "SELECT content FROM task_large_value UNION ALL SELECT to_jsonb(t)::text FROM task_all t"
+    )
+    return "".join(value for (value,) in bench.rows(content) if value)
 
 
 def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure: Configure) -> None:

@@ -435,8 +435,6 @@ def test_the_next_whole_pass_is_never_far() -> None:
 
 
 class WatchedPosition(ScanPosition):
-    """Notes what each pass is to read."""
-
     def __init__(self, pace: Pace) -> None:
         super().__init__(pace)
         self.asked: list[timedelta | None] = []

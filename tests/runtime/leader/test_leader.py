@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.errors import PublishError, RefusedError
@@ -22,6 +23,7 @@ from tests.runtime.memory import Memory
 from tests.runtime.timetable import scheduled, tasks
 
 HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
+TOKEN = UUID(int=1)
 PAST = datetime.now(UTC) - timedelta(minutes=10)
 
 
@@ -30,6 +32,12 @@ def leader(
 ) -> Leader:
     database = bench.database()
     return Leader(bench.settings(**settings), database, memory, holder, rank=rank)
+
+
+def scanned(connection: Connection, idle_s: float) -> None:
+    """Let the last scan be so long ago."""
+    at = datetime.now(UTC) - timedelta(seconds=idle_s)
+    leader_lease.record_duty(connection, SCAN, TOKEN, timedelta(0), now=at)
 
 
 def served(bench: Bench) -> None:
@@ -184,17 +192,9 @@ def test_after_a_long_silence_workers_renew_before_rescue(bench: Bench, idle_s: 
         claimed_task(connection, now=PAST)
         if idle_s:
             leader_lease.acquire_lease(
-                connection,
-                SCAN,
-                holder="x",
-                token=leader_lease.UUID(int=1),
-                rank=1,
-                ttl=timedelta(0),
+                connection, SCAN, holder="x", token=TOKEN, rank=1, ttl=timedelta(0)
             )
-            scanned = datetime.now(UTC) - timedelta(seconds=idle_s)
-            leader_lease.record_duty(
-                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
-            )
+            scanned(connection, idle_s)
     fresh = leader(bench, Memory(), "fresh", lease=1.5)
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
@@ -221,10 +221,7 @@ def test_after_an_outage_workers_renew_before_the_leader_rescues(bench: Bench) -
             only.hold()
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
-            scanned = datetime.now(UTC) - timedelta(seconds=60)
-            leader_lease.record_duty(
-                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
-            )
+            scanned(connection, 60)
         proxy.refusing = False
 
         assert only.hold()
@@ -382,14 +379,8 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
 
 @pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
-    bench.do(
-        leader_lease.acquire_lease,
-        MAINTAIN,
-        holder="x",
-        token=leader_lease.UUID(int=1),
-        rank=1,
-        ttl=timedelta(minutes=1),
-    )
+    lasts = timedelta(minutes=1)
+    bench.do(leader_lease.acquire_lease, MAINTAIN, holder="x", token=TOKEN, rank=1, ttl=lasts)
     own_maintainer(bench).run_if_due()
     assert bench.sql(DONE) is None
 

@@ -323,18 +323,13 @@ def test_the_first_instant_is_no_day_off(holidays: Session) -> None:
     )
 
 
-def test_what_fires_is_what_the_preview_says(bench: Bench, holidays: Session) -> None:
+@pytest.mark.parametrize("moved", [{}, {"on_day_off": "next_working_day"}])
+def test_what_fires_is_what_the_preview_says(
+    bench: Bench, holidays: Session, moved: dict[str, str]
+) -> None:
+    """Two instants that meet make one task."""
     holidays.commit()
-    scheduled(bench, cron="0 7 * * *", calendar="de", now=START)
-    for hours in range(0, 96, 6):
-        scheduler(bench).run_once(now=START + timedelta(hours=hours))
-    assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]
-
-
-def test_two_that_meet_make_one_task(bench: Bench, holidays: Session) -> None:
-    holidays.commit()
-    options = {"calendar": "de", "on_day_off": "next_working_day"}
-    scheduled(bench, cron="0 7 * * *", now=START, **options)
+    scheduled(bench, cron="0 7 * * *", calendar="de", now=START, **moved)
     for hours in range(0, 96, 6):
         scheduler(bench).run_once(now=START + timedelta(hours=hours))
     assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]

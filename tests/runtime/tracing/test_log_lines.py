@@ -26,8 +26,6 @@ shop = logging.getLogger("shop.of.this.test")
 
 
 class Hostile:
-    """Cannot be shown."""
-
     def __str__(self) -> str:
         raise RuntimeError("no")
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event, text
 
 from tasks_app.runtime.worker.child import Child
 from tests.clock import until
-from tests.runtime.bench import Bench, effect
+from tests.runtime.bench import EFFECT, Bench, effect
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how one ends here: see ``ended``
@@ -131,9 +131,7 @@ def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Eve
     @bench.handler("async")
     async def waits(ctx: Any) -> None:
         aboard.append(ctx.task_id)
-        await ctx.session.execute(
-            text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id}
-        )
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
         while not go_on.is_set():
             await asyncio.sleep(0.01)
 

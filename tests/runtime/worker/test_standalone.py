@@ -176,42 +176,6 @@ def test_a_child_that_has_just_got_a_task_does_not_rest(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
-    together = threading.Barrier(4)
-
-    @bench.handler()
-    def h(ctx: Any) -> str:
-        together.wait(10)
-        return threading.current_thread().name
-
-    ids = [bench.create() for _ in range(8)]
-    bench.drain(concurrency=4)
-    assert bench.states(ids) == ["SUCCEEDED"] * 8
-    assert len({bench.task(i).result for i in ids}) == 4
-
-
-def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(bench: Bench) -> None:
-    @bench.handler("limited", timeout="200ms", max_attempts=1)
-    def limited(ctx: Any) -> str:
-        if ctx.task_id == over:
-            until(lambda: False, 5)
-        return threading.current_thread().name
-
-    bench.succeeding("free")
-    ids = [bench.create("limited") for _ in range(3)]
-    over = bench.create("limited")
-    free = [bench.create("free") for _ in range(10)]
-
-    bench.drain(concurrency=3)
-
-    main = threading.current_thread().name
-    assert [bench.task(i).result for i in ids] == [main] * 3
-    assert bench.state(over) == "FAILED"
-    assert "HandlerTimeoutError" in bench.error(over)
-    assert bench.states(free) == ["SUCCEEDED"] * 10
-
-
-@pytest.mark.test_all
 def test_async_handlers_run_in_every_thread(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any) -> int:

@@ -290,7 +290,6 @@ LIVE = "SELECT count(*) FROM task_worker"
 
 
 def children(parent: subprocess.Popen) -> list[psutil.Process]:
-    """Return its children."""
     return psutil.Process(parent.pid).children()
 
 
