@@ -17,7 +17,7 @@ from tasks_app.batch.job import JOBS
 from tasks_app.runtime.handlers.registry import Registry
 from tests.factory import some
 from tests.runtime.bench import Bench
-from tests.runtime.db.test_connections import ASYNC_KINDS, async_autocommit, plain_url
+from tests.runtime.db.test_connections import ASYNC_KINDS, async_autocommit
 from tests.runtime.hints.ear import Ear, told
 from tests.tiers import few
 
@@ -181,7 +181,7 @@ def test_each_works_on_each_kind(bench: Bench, kind: Callable[[Bench], Any], sub
 
 def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -> None:
     async def act() -> None:
-        async with await psycopg.AsyncConnection.connect(plain_url(bench)) as caller:
+        async with await psycopg.AsyncConnection.connect(bench.plain_url) as caller:
             await tasks_app.acreate_group(caller, [NewTask("t")] * 3)
             await tasks_app.apause_queue(caller, "mail")
             await caller.rollback()
