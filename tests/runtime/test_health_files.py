@@ -1,4 +1,4 @@
-"""The files that probes read, without any process around them."""
+"""The files that probes read, and the folders of processes that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a run can end, and what becomes of the task."""
+"""Every way in which a run can end, hostile ones too, and what becomes of the task."""
 
 from __future__ import annotations
 

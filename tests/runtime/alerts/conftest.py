@@ -1,4 +1,4 @@
-"""A webhook, and a database as a watcher has it."""
+"""A webhook that keeps what it got, and a database as a watcher has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of two watchers one tells; what is over is told to those who know that it began."""
+"""Watchers: one looks and one tells; what is over is told to those who know that it began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits that share a round trip: what one of them does harms none of the others."""
+"""Commits that share a round trip harm no others; nothing begins when its lease may be over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace: how many tasks a child claims at a time, by how long they took."""
+"""How many tasks a child claims at a time, what it looks for by itself, and a task's way."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_new_name_wakes_the_housekeeper(bench: Bench, monkeypatch: pytest.Monk
     assert child.inflight.housekeeper_wake.is_set()
 
 
-def test_it_takes_the_first_now_and_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hints_leave_room_for_a_look_around(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "LOOK_AROUND_EVERY_S", 3600.0)
     bench.succeeding()
     child = bench.child(claim_size=1)
@@ -189,7 +189,7 @@ def test_it_takes_the_first_now_and_then(bench: Bench, monkeypatch: pytest.Monke
     ("wake", "queue"), [(True, "default"), (False, "theirs"), (False, None)],
     ids=["the scan has room", "a forged queue", "an unknown queue"],
 )  # fmt: skip
-def test_it_does_not(bench: Bench, wake: bool, queue: str | None) -> None:
+def test_a_child_with_other_news_stays_with_it(bench: Bench, wake: bool, queue: str | None) -> None:
     bench.succeeding()
     child = bench.child()
     by_sql, told = bench.create(), bench.create()

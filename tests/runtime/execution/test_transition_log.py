@@ -1,4 +1,4 @@
-"""The log of transitions: which moves have a line, what it says, and nothing where it is off."""
+"""The log of transitions, and the sub-status: what is kept of a task's moves and words."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def sub_status(bench: Bench, task_id: int) -> str | None:
     "outcome", [None, Snooze("1h"), Retry("no", after="1h"), Skip("no"), Fail("no"), ValueError()]
 )
 @pytest.mark.parametrize("way", ["plain", "session", "async", "at_most_once"])
-def test_it_is_kept_however_a_run_ends(bench: Bench, way: str, outcome: Exception | None) -> None:
+def test_a_sub_status_is_kept_in_any_end(bench: Bench, way: str, outcome: Exception | None) -> None:
     def say(ctx: Any) -> None:
         ctx.set_sub_status("asking")
         ctx.set_sub_status(WAITS)
@@ -245,7 +245,7 @@ def test_it_is_kept_however_a_run_ends(bench: Bench, way: str, outcome: Exceptio
 
 
 @pytest.mark.test_all
-def test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said(bench: Bench) -> None:
+def test_a_sub_status_stays_through_retries_pools_and_a_requeue(bench: Bench) -> None:
     said = [WAITS, None, "", "paid"]
 
     @bench.handler("t", max_attempts=2)
@@ -267,7 +267,7 @@ def test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said(benc
         assert (sub_status(bench, task_id), bench.state(task_id)) == (expected, state)
 
 
-def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
+def test_a_commit_on_the_way_shows_a_sub_status(bench: Bench) -> None:
     seen = []
 
     @bench.handler("t")
@@ -281,7 +281,7 @@ def test_a_commit_on_the_way_shows_it(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
+def test_runs_that_end_together_have_each_their_sub_status(bench: Bench) -> None:
     @bench.handler("t")
     def handle(ctx: Any, payload: dict[str, Any]) -> None:
         if payload["n"] % 3:
@@ -296,7 +296,7 @@ def test_many_runs_that_end_together_say_each_their_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["x" * 201, "a\0b", "\ud800", None, 7])
-def test_what_cannot_be_stored_is_refused_at_once(bench: Bench, wrong: Any) -> None:
+def test_a_sub_status_beyond_storage_is_refused(bench: Bench, wrong: Any) -> None:
     refused = []
 
     @bench.handler("t")

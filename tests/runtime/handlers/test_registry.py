@@ -1,4 +1,4 @@
-"""Declarations: what is accepted, and what is refused before it can do harm."""
+"""Declarations: what is accepted and what is refused; and middleware around handlers."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def declare(bench: Bench, is_async: bool, run: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_first_is_outermost_and_surrounds_the_handler(bench: Bench, is_async: bool) -> None:
+def test_the_first_layer_is_outermost_around_the_handler(bench: Bench, is_async: bool) -> None:
     def run(ctx: Any) -> str:
         CALLS.append("handler")
         return BOUND.get()
@@ -370,7 +370,7 @@ def test_the_timeout_of_a_handler_passes_through_its_layers(bench: Bench) -> Non
     assert seen == [HandlerTimeoutError]
 
 
-def test_those_of_the_settings_go_around_the_declared_ones(bench: Bench) -> None:
+def test_layers_of_the_settings_go_around_the_declared_ones(bench: Bench) -> None:
     middleware(inner)
     middleware(inner)
     bench.succeeding()
@@ -383,12 +383,12 @@ def test_those_of_the_settings_go_around_the_declared_ones(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("name", ["nowhere:f", f"{HERE}:nothing", f"{HERE}:HERE", HERE, "a.b:c"])
-def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
+def test_a_layers_name_that_leads_nowhere_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="TASKS_APP_MIDDLEWARE names"):
         load_middleware([name])
 
 
-def test_a_coroutine_function_is_refused() -> None:
+def test_a_coroutine_function_is_no_layer() -> None:
     with pytest.raises(HandlerError, match="Write a plain one"):
         middleware(coroutine)
     with pytest.raises(HandlerError, match="Write a plain one"):

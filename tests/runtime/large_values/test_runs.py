@@ -1,4 +1,4 @@
-"""A large payload reaches its handler, and a large result its reader; rows have references."""
+"""A large payload reaches its handler, a large result its reader; a store may hang."""
 
 from __future__ import annotations
 

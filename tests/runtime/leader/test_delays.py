@@ -1,4 +1,4 @@
-"""Delays that come, run times, passes of a scan."""
+"""Delays that come, run times, passes of a scan, and where claims begin to read."""
 
 from __future__ import annotations
 

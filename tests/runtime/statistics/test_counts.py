@@ -1,4 +1,4 @@
-"""What a process counts, and what it writes: each end once."""
+"""What a process counts, and what it writes: each end once; and what the totals say."""
 
 from __future__ import annotations
 
