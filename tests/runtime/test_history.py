@@ -96,11 +96,9 @@ def test_log_lines_stay_of_those_that_stay(bench: Bench) -> None:
 def test_they_are_counted(bench: Bench) -> None:
     TASK_COUNTS.forget()
     declare(bench, history="none")
-
     run(bench, 0, 0, 0)
     bench.handler("kept")(lambda ctx: None)
     bench.run_one("kept")
-
     counted = set(
         bench.rows("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
     )
@@ -153,11 +151,9 @@ def test_a_callback_that_left_no_row_is_not_awaited(bench: Bench) -> None:
     bench.handler("then", history="none")(lambda ctx: bench.runs.append("then"))
     bench.do(create_group, [NewTask("m")], then=NewTask("then"))
     bench.drain()
-
     with bench.engine.connect() as connection:
         callback = connection.execute(text("SELECT callback_id FROM task_group")).scalar_one()
         finding = explain_task(connection, callback).findings[0]
-
     assert bench.runs == ["then"]
     assert "is in no pool" in finding.fact
     assert "it left no row" in finding.advice
@@ -249,9 +245,7 @@ def test_who_failed_and_is_requeued_leaves_nothing_then(bench: Bench) -> None:
     assert bench.state(task_id) == "FAILED"
     bench.runs.append("mended")
     bench.do(requeue_task, task_id)
-
     bench.drain()
-
     assert bench.sql(LEFT) == 0
     assert bench.sql("SELECT count(*) FROM task_attempt") == 0
 

@@ -156,9 +156,7 @@ def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None
     guilty, innocent = ids = [bench.create(), bench.create()]
     tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
     Mortal(bench.slots, "dead", [tasks[0].run]).kill()
-
     bench.child(start=False).reap()
-
     assert kinds(told, innocent) == ["released"]
     assert kinds(told, guilty) == ["retried"]
     cause = some(last(told, guilty).cause)

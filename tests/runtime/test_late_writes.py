@@ -210,7 +210,6 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
 
     declare(bench, way, h)
     bench.run_one()
-
     (error,) = bench.runs
     assert told in error
 
@@ -745,7 +744,6 @@ class TestOneThatWaits:
 
     def test_hooks_hear_of_one_start(self, bench: Bench) -> None:
         told: list[NoticeKind] = []
-
         bench.handler(max_attempts=1)(lambda ctx: ctx.write("SELECT pg_sleep(0.2)"))
 
         def hear(notice: Notice) -> None:
@@ -756,7 +754,6 @@ class TestOneThatWaits:
             carry_out(bench, [bench.create()], give_back_after=60)
         finally:
             HOOKS.unsubscribe(hear)
-
         assert told == [NoticeKind.RECEIVED, NoticeKind.STARTED, NoticeKind.SUCCEEDED]
 
     @pytest.mark.test_all
@@ -854,7 +851,6 @@ class TestTheLog:
         bench.sql("DROP TRIGGER notes ON task_pending")
         writes = "INSERT INTO effect SELECT %s, pg_current_wal_insert_lsn()::text"
         known_as_writes(writes)
-
         bench.handler()(lambda ctx: ctx.write(writes, (ctx.task_id,)))
         ids = [bench.create() for _ in range(5)]
         known, told = settler.count_settled, list[bool]()

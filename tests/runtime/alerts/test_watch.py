@@ -350,7 +350,6 @@ def test_a_rule_that_cannot_be_read_is_said_once(
             watcher.watch_once()
     finally:
         run_sql(engine, "ALTER TABLE hidden RENAME TO task_schedule")
-
     said = [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()]
     assert len(said) == 1
     assert "schedule" in said[0]

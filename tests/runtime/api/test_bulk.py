@@ -145,11 +145,9 @@ def test_newer_than_is_the_other_half(engine: Engine) -> None:
 def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     """What waited when it was looked up, and runs now, is not what was meant."""
     (task_id,) = make(engine, 1)
-
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", lambda: do(engine, claimed_task, task_id)):
         done = bulk(own, "cancel", name="t", state="PENDING")
-
     assert done.number == 0
     task = some(do(engine, get, task_id))
     assert task.cancel_requested_at is None
@@ -226,9 +224,7 @@ def test_a_killed_one_is_taken_up_after_its_last_step(engine: Engine) -> None:
     token = start_bulk(engine, "cancel", name="t")
     killed_at_its_second_step(engine, token)
     assert pools(engine, ids) == {"completed CANCELLED": STEP, "pending PENDING": 6}
-
     done = some(run_bulk(engine, token))
-
     assert done.ids == ids[STEP:]
     assert sum(line.number for line in lines(engine, token)) == STEP + 6
 
@@ -492,7 +488,6 @@ def test_retrying_means_what_has_run_and_waits_for_its_next_attempt(engine: Engi
 
 def test_what_runs_by_the_time_of_the_lock_is_left_as_it_is(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
-
     own = engine.execution_options()
     with once_after(own, "AS fits FROM", lambda: do(engine, claimed_task, task_id)):
         done = bulk(own, "hold", name="t")
@@ -517,7 +512,6 @@ def test_a_killed_one_goes_on_at_its_rate_behind_its_last_step(engine: Engine) -
     token = start_bulk(engine, "run-now", name="t", rate="10/1s")
     killed_at_its_second_step(engine, token)
     done = some(run_bulk(engine, token))
-
     assert done.ids == ids[STEP:]
     assert gaps(engine, ids) == [timedelta(seconds=0.1)] * (len(ids) - 1)
 

@@ -324,5 +324,4 @@ def test_the_session_keeps_what_it_was(bench: Bench) -> None:
         assert ctx.session is session
 
     task_id = bench.run_one()
-
     assert bench.effects(task_id) == 2

@@ -41,7 +41,6 @@ def progress(bench: Bench, group):
 @pytest.fixture
 def calls(bench: Bench) -> list[Any]:
     told: list[Any] = []
-
     bench.handler("then")(lambda ctx: told.append(("then", ctx.headers)))
     bench.handler("else")(lambda ctx: told.append(("else", ctx.headers)))
     return told
@@ -244,10 +243,8 @@ def test_members_that_cannot_be_written_now_do_not_belie_the_others(
     others = [bench.create() for _ in range(5)]
     group = bench.do(create_group, tasks(5), then=THEN)
     refusals.refuse(code, "settle others", times=1)
-
     bench.execute([*others, *group.task_ids])
     bench.drain()
-
     assert len(refusals.at) == 1
     assert bench.states([*others, *group.task_ids]) == ["SUCCEEDED"] * 10
     assert [name for name, _ in calls] == ["then"]

@@ -429,7 +429,6 @@ def test_sessions_sync_and_async(bench: Bench, scope: str) -> None:
         first = create_task(session, "t", **keyed(scope).options)
         session.commit()
     asyncio.run(act())
-
     assert bench.sql(NUMBER) == 1
 
 

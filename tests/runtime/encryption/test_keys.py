@@ -103,7 +103,6 @@ def test_settings_show_ids_alone(key: str) -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
-
     from tasks_app.runtime.encryption.encryption import Encryption
 
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)

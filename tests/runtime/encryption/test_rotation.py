@@ -95,7 +95,6 @@ def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> No
 
 def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-
     bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     bench.do(create_group, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
     rotate(bench.engine, RING)
@@ -220,7 +219,6 @@ def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, way: s
 
 def test_it_runs_where_the_key_is(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-
     bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     task_id = bench.create(payload={"n": 1})
     bench.execute([task_id], encryption_keys=NEW)
@@ -235,7 +233,6 @@ def test_it_runs_when_the_key_is_back(bench: Bench, configure: Configure, tmp_pa
     configure(encrypted_tasks="t")
     keys = tmp_path / "keys"
     keys.write_text(NEW)
-
     bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     task_id = bench.create(payload={"n": 1})
     configure(encryption_keys="")

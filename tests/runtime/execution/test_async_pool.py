@@ -348,7 +348,6 @@ class TestWhatOneDoesToTheLoop:
         task_id = bench.execute_one()
         bench.sql(NOW_DUE)
         bench.execute([task_id])  # alone, so that nobody else can have sent it
-
         assert (bench.state(task_id), bench.effects(task_id)) == end
         assert ("CancelledError" in bench.error(task_id)) == (end[0] == "FAILED")
 

@@ -266,9 +266,7 @@ def test_an_answer_to_one_run_does_not_end_the_next() -> None:
     inflight.collect(done(run_1))
     inflight.receive([run_2])
     inflight.start_next()
-
     inflight.drop(run_1.fence)
-
     assert [run.task for run in inflight.running()] == [run_2]
     assert inflight.held() == [run_2.fence]
 
@@ -276,13 +274,11 @@ def test_an_answer_to_one_run_does_not_end_the_next() -> None:
 def test_a_task_that_runs_alone_waits_for_the_others_and_they_for_it() -> None:
     first, alone, last = task(1), task(2)._replace(at_most_once=True), task(3)
     inflight = holding(first, alone, last, start=False)
-
     together = [inflight.start_next(), inflight.start_next(), inflight.start_next()]
     inflight.drop(first.fence)
     inflight.drop(last.fence)
     by_itself = some(inflight.start_next())
     inflight.receive([task(4)])
-
     assert [run and run.task.task_id for run in together] == [1, 3, None]
     assert by_itself.task is alone
     assert inflight.start_next() is None

@@ -307,6 +307,5 @@ def test_a_sub_status_beyond_storage_is_refused(bench: Bench, wrong: Any) -> Non
             refused.append(str(error))
 
     bench.run_one("t")
-
     assert len(refused) == 1
     assert refused[0].startswith("sub_status ")

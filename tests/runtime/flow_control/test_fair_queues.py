@@ -172,15 +172,12 @@ def test_more_keys_than_one_pass_reads_have_their_turn(engine: Engine) -> None:
 @pytest.mark.test_all
 def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
     order: list[str] = []
-
     bench.handler("t")(lambda ctx, payload: order.append(payload["key"]))
     with engine.begin() as connection:
         share_queue(connection, QUEUE, {})
         for key, number in (("big", 300), ("small", 10)):
             create_tasks(connection, [NewTask("t", {"key": key}, {"fair_key": key})] * number)
-
     bench.drain()
-
     assert len(order) == 310
     assert order[:60].count("small") == 10
 

@@ -179,10 +179,8 @@ def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Benc
     head, *behind = (bench.create(order_key="k") for _ in range(3))
     bench.drain()
     assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
-
     bench.do(cancel, head)
     bench.drain()
-
     assert bench.runs == behind
 
 
@@ -214,9 +212,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
     limit(bench, GateKind.NAME, "t")
     leader = AdmissionControl(database)
     assert leader.claim([second], claimer(), uuid4()) == []
-
     bench.do(settle_group, [ending(run)])
-
     assert leader.look(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
 
 

@@ -79,7 +79,6 @@ class TestOutages:
 
         bench.handler("t", **given)(twin(h, is_async=is_async))
         task_id = bench.run_one()
-
         assert bench.runs == [0, 0, 0, 0, 1]
         assert bench.state(task_id) == "FAILED"
 

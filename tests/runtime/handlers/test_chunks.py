@@ -175,7 +175,6 @@ def test_a_checkpoint_of_its_own_stays_beside_the_places_of_two_loops(bench: Ben
 
 def test_an_empty_table(bench: Bench, items) -> None:
     bench.sql("DELETE FROM item")
-
     bench.handler()(lambda ctx: bench.runs.extend(ctx.chunks(select(Item), key=Item.id)))
     task_id = bench.run_one()
     assert (bench.runs, bench.state(task_id)) == ([], "SUCCEEDED")

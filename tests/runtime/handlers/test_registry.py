@@ -297,9 +297,7 @@ def test_the_first_layer_is_outermost_around_the_handler(bench: Bench, is_async:
 
     declare(bench, is_async, run)
     task_id = bench.create()
-
     work(bench, outer, inner)
-
     assert CALLS == ["outer before t", "inner before", "handler", "inner after", "outer after"]
     assert bench.task(task_id).result == f"task {task_id}"
 

@@ -141,7 +141,6 @@ class TestSync:
             return "never"
 
         task_id = bench.execute_one()
-
         assert bench.task(task_id).result == "in time after all"
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 

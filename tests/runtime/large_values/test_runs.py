@@ -90,7 +90,6 @@ def test_more_than_the_large_limit_is_refused(bench: Bench, configure: Configure
 
 def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) -> None:
     kept = configure(large_values="database", large_limit=2**17)
-
     bench.handler()(lambda ctx: "x" * 2**17)
     task_id = bench.create()
     bench.drain(**kept)
@@ -302,9 +301,7 @@ def test_a_requeued_task_has_its_payload_alone(bench: Bench, kept: dict[str, Any
     bench.do(requeue_task, task_id)
     assert values(bench) == 2
     assert swept(bench) == 1
-
     bench.drain(**kept)
-
     assert bench.runs == [BIG, BIG]
     assert reference_of(bench.task(task_id).result)
     assert swept(bench) == 2

@@ -379,7 +379,6 @@ def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure:
 
 def test_a_handler_without_payload_encrypts_its_result(bench: Bench, configure: Configure) -> None:
     configure(large_values="database", **SECRET)
-
     bench.handler()(lambda ctx: {"card": "canary"})
     task_id = bench.create(payload=BIG)
     # From here on nothing but the reference says that it is encrypted.

@@ -251,10 +251,8 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     only.scan()
     task = bench.do(claimed_task)
     later = datetime.now(UTC) + timedelta(hours=1)
-
     at_once = only.duties.rescuer.run_once(now=later)
     waited = until(lambda: only.duties.rescuer.run_once(now=later), 5)
-
     assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
 
 

@@ -380,7 +380,6 @@ class TestHandlers:
             bench.runs.append(len(held(bench.engine)))
 
         task_id = bench.execute_one()
-
         assert bench.runs == [1]
         assert bench.effects(task_id) == 1
         assert held(bench.engine) == []
@@ -443,7 +442,6 @@ class TestHandlers:
                 take_over(bench.engine)
 
         task_id = bench.execute_one()
-
         assert bench.state(task_id) == "FAILED"
         assert "The lock on a was lost" in bench.error(task_id)
         assert bench.effects(task_id) == 0
@@ -457,7 +455,6 @@ class TestHandlers:
             bench.runs.append(len(held(bench.engine)))
 
         task_id = bench.execute_one()
-
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
         assert bench.runs == [1]
         assert held(bench.engine) == []

@@ -290,7 +290,6 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
     try:
         work("-c", "1")
         until(listeners, 30)
-
         for _ in range(3):
             until_quiet(bench)
             task_id = bench.sql("SELECT task_create('plain')")

@@ -218,10 +218,8 @@ def test_a_worker_that_cannot_write_starts(bench: Bench, caplog: pytest.LogCaptu
     bench.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     url = make_url(bench.url).set(username=role, password="x")
     database = Database(url.render_as_string(hide_password=False))
-
     with caplog.at_level(logging.WARNING):
         bring_in_schedules(database, said_by(every="1h"))
-
     database.dispose()
     bench.sql(f"DROP ROLE {role}")
     assert "schedules of the code could not be entered now: InsufficientPrivilege" in caplog.text

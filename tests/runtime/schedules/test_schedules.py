@@ -173,10 +173,8 @@ def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Se
     scheduled(bench, every="90s", starts_at=first, ends_at=first + 5 * M, now=first - D)
     shown = some(preview_schedule(session, "s", 9))
     session.rollback()
-
     for n in range(20):
         scheduler(bench).run_once(now=first + n * 30 * S)
-
     assert [task.fire_at for task in tasks(bench)] == [at.isoformat() for at in shown.instants]
     assert len(shown.instants) == 4
     assert "until" in shown.words
@@ -352,13 +350,11 @@ class TestAChange:
     def test_of_the_schedule_adds_and_removes_days_off(self, holidays: Session) -> None:
         made(holidays, calendar=None, retry="5s", headers={"mine": 1})
         assert days(holidays) == [23, 24, 25]
-
         change_schedule(holidays, "s", calendar="de", on_day_off="next_working_day")
         assert days(holidays) == [23, 26, 27]
         again = some(change_schedule(holidays, "s", priority=1))
         assert again.days_off == DaysOff("de", OnDayOff.NEXT_WORKING_DAY)
         last = some(change_schedule(holidays, "s", calendar=""))
-
         assert last.days_off is None
         assert last.options == '{"retry": "5s", "headers": {"mine": 1}, "max_attempts": 2}'
         assert days(holidays) == [23, 24, 25]

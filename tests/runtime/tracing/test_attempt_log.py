@@ -295,7 +295,6 @@ def test_ctx_log_says_which_run_a_line_is(bench: Bench, caplog: pytest.LogCaptur
 
 def test_a_formatter_may_add_the_prefix(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tasks_app.handlers")
-
     bench.handler()(lambda ctx: ctx.log.info("sent"))
     task_id = bench.create()
     bench.drain(log_prefix=False)

@@ -112,7 +112,6 @@ def test_outcomes_are_written_while_a_slow_task_runs(bench: Bench) -> None:
 
 def test_an_unknown_handler_starts_only_when_earlier_outcomes_are_written(bench: Bench) -> None:
     bench.succeeding("fast")
-
     bench.handler("unknown")(lambda ctx: bench.runs.append(bench.states(before)))
     before = [bench.create("fast") for _ in range(3)]
     bench.execute([*before, bench.create("unknown")], flush_after=60)
@@ -196,9 +195,7 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
     bench.do(cancel_task, task_id)
-
     thread.join(10)
-
     assert (bench.state(task_id), bench.runs) == ("CANCELLED", [1])
 
 

@@ -299,9 +299,7 @@ def test_what_was_given_back_and_claimed_is_its_new_owners(bench: Bench, dead: D
     (old,) = claims(bench, "dead")
     bench.do(release, [old.fence])
     bench.do(claim, [task_id], claimer(owner="new"), uuid4())
-
     reaper(bench).reap_dead()
-
     assert counts(bench, [task_id]) == [("RUNNING", 0, 0)]
     assert bench.task(task_id).owner == "new"
 

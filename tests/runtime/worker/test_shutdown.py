@@ -88,9 +88,7 @@ def test_claims_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None
     held = Held(bench)
     first, rest = bench.create("held"), [bench.create("held") for _ in range(14)]
     held.run([first, *rest])
-
     bench.slots.drain()
-
     until(lambda: bench.states(rest) == ["PENDING"] * 14)
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
     assert bench.state(first) == "RUNNING"
@@ -298,10 +296,8 @@ def test_what_ends_soon_is_kept_and_nothing_starts(bench: Bench, ended: threadin
     """Else the housekeeper would let go of a task that came later, and count a crash for it."""
     bench.succeeding("next")
     held = running(bench, *["next"] * 15)
-
     held.child.inflight.stop_requested_at = time.monotonic()
     held.go_on.set()
-
     assert ended.wait(10)
     assert bench.states(held.ids) == ["SUCCEEDED"] + ["PENDING"] * 15
     assert [bench.task(task_id).crashes for task_id in held.ids] == [0] * 16
@@ -317,11 +313,9 @@ def test_who_signals_its_own_child_always_fails(bench: Bench, ended: threading.E
 
 def test_a_signal_to_the_group_is_for_the_parent(bench: Bench, ended: threading.Event) -> None:
     held = running(bench)
-
     bench.slots.drain()
     ask(held.child)
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
-
     assert not held.child.shutdown.due
     held.go_on.set()
     held.thread.join(10)
