@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.flow_control.limits import WaitingKind, WaitingReason
@@ -29,6 +29,30 @@ def do(engine: Engine, act: Callable[..., R], *arguments: Any, **options: Any) -
     """Call a function with a connection, and commit."""
     with engine.begin() as connection:
         return act(connection, *arguments, **options)
+
+
+def run_sql(engine: Engine, statement: str, **values: Any) -> Any:
+    """Execute and commit; return the first column of the first row if there is one."""
+    with engine.begin() as connection:
+        result = connection.execute(text(statement), values)
+        return result.scalar() if result.returns_rows else None
+
+
+def rows_of(engine: Engine, statement: str, **values: Any) -> list[Any]:
+    """Execute and commit; return tuples."""
+    with engine.begin() as connection:
+        return [tuple(row) for row in connection.execute(text(statement), values)]
+
+
+def plain_url(url: str) -> str:
+    """Return it for psycopg."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def some(found: R | None) -> R:
+    """It is there."""
+    assert found is not None
+    return found
 
 
 def unknown(name: str) -> WaitingReason:

@@ -36,7 +36,7 @@ from tests.clock import until
 from tests.docs.reading import first_column, text_of
 from tests.factory import pending_task
 from tests.pool.test_statistics import KEPT
-from tests.runtime.alerts.hook import listening
+from tests.runtime.alerts.conftest import listening
 from tests.runtime.api.acts import failed_task
 
 HOUR = timedelta(hours=1)

@@ -17,7 +17,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.clock import until
 from tests.edge.gated_runs import Workers
-from tests.runtime.alerts.hook import Hook, listening
+from tests.runtime.alerts.conftest import Hook, listening
 
 pytestmark = pytest.mark.timeout(3600, method="thread")
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.records import Attempt, Task, TaskId
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handler_db.statements import PROVEN
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
@@ -24,7 +28,8 @@ from tasks_app.runtime.scan import ScanPosition
 from tasks_app.runtime.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
-from tests.factory import do
+from tests.clock import until
+from tests.factory import do, plain_url, rows_of, run_sql, some
 
 R = TypeVar("R")
 QUEUE = "default"
@@ -73,8 +78,14 @@ class Bench:
             self.runs.append(ctx.task_id)
             raise error
 
+    def writing(self, name: str = "t", **options: Any) -> None:
+        """Declare a handler that writes one effect."""
+
+        @self.handler(name, **options)
+        def write(ctx: Any) -> None:
+            effect(ctx)
+
     def create(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
-        """Create and commit one task."""
         return self.do(create_task, name, payload, **options)
 
     def do(self, act: Callable[..., R], *arguments: Any, **options: Any) -> R:
@@ -83,9 +94,14 @@ class Bench:
 
     def sql(self, statement: str, **values: Any) -> Any:
         """Execute and commit; return the first column of the first row if there is one."""
-        with self.engine.begin() as connection:
-            result = connection.execute(text(statement), values)
-            return result.scalar() if result.returns_rows else None
+        return run_sql(self.engine, statement, **values)
+
+    def rows(self, statement: str, **values: Any) -> list[Any]:
+        return rows_of(self.engine, statement, **values)
+
+    @property
+    def plain_url(self) -> str:
+        return plain_url(self.url)
 
     # -- act
 
@@ -126,7 +142,6 @@ class Bench:
         front: ScanPosition | None = None,
         **options: Any,
     ) -> StandaloneWorker:
-        """Make a worker without a broker, its child started."""
         child = self.child(extra_threads=concurrency - 1, **options)
         names = set(self.registry.names)
         return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
@@ -136,9 +151,8 @@ class Bench:
         self.work(**options).run(drain=True)
         self.children[-1].stop()
 
-    def run_one(self, name: str = "t", **options: Any) -> TaskId:
-        """Create one task, drain, and return its id."""
-        task_id = self.create(name, **options)
+    def run_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
+        task_id = self.create(name, payload, **options)
         self.drain()
         return task_id
 
@@ -147,6 +161,11 @@ class Bench:
         child = self.child(**options)
         child.execute(list(ids))
         child.stop()
+
+    def execute_one(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
+        task_id = self.create(name, payload, **options)
+        self.execute([task_id])
+        return task_id
 
     def beside(self, function: Callable[..., object], *arguments: Any) -> threading.Thread:
         """Run something in a thread; the test's end waits for it."""
@@ -159,6 +178,32 @@ class Bench:
         """Call this before children are stopped, so that a failed test leaves nobody waiting."""
         self._ends.append(function)
 
+    def database(self) -> Database:
+        database = Database(self.url)
+        self.at_end(database.dispose)
+        return database
+
+    @contextmanager
+    def proxy(self, only: bytes | None = None) -> Iterator[tuple[FaultProxy, str]]:
+        """Stand between; return the way through it, too."""
+        url = make_url(self.url)
+        with FaultProxy((url.host or "", url.port or 0), only=only) as proxy:
+            yield proxy, url.set(port=proxy.port).render_as_string(hide_password=False)
+
+    @asynccontextmanager
+    async def async_engine(self) -> AsyncIterator[AsyncEngine]:
+        engine = create_async_engine(self.url)
+        try:
+            yield engine
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def async_session(self) -> AsyncIterator[AsyncSession]:
+        """A session that commits at its end."""
+        async with self.async_engine() as engine, AsyncSession(engine) as session, session.begin():
+            yield session
+
     def event(self) -> threading.Event:
         """Return an event that is set at the latest when the test ends."""
         event = threading.Event()
@@ -166,7 +211,6 @@ class Bench:
         return event
 
     def close(self) -> None:
-        """Stop all that was started."""
         for end in self._ends:
             end()
         for child in self.children:
@@ -180,16 +224,15 @@ class Bench:
 
     def task(self, task_id: int) -> Task:
         """Return the task from whichever pool it lies in."""
-        found = self.do(browse.get, task_id)
-        assert found is not None
-        return found
+        return some(self.do(browse.get, task_id))
 
     def state(self, task_id: int) -> str:
-        """Return the task's state."""
         return self.task(task_id).state.value
 
+    def error(self, task_id: int) -> str:
+        return self.task(task_id).error or ""
+
     def states(self, ids: Iterable[int]) -> list[str]:
-        """Return the tasks' states."""
         return [self.state(task_id) for task_id in ids]
 
     def attempts(self, task_id: int) -> list[Attempt]:
@@ -220,9 +263,35 @@ def due_in_s(bench: Bench, task_id: int) -> float:
 
 
 def own_maintainer(bench: Bench, holder: str = "m", **timing: float) -> Maintainer:
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     for name, value in timing.items():
         bench.at_end(partial(setattr, maintainer, name.upper(), getattr(maintainer, name.upper())))
         setattr(maintainer, name.upper(), value)
     return Maintainer(database, holder)
+
+
+def warm(child: Child, name: str = "t") -> Child:
+    """Let it know already that these tasks are short, and claim many at once."""
+    for _ in range(30):
+        child.executor.run_times.learn(name, 0.0001)
+        child.executor.run_times.next_group(500)
+    return child
+
+
+def known_as_writes(*queries: str) -> None:
+    """Let this process know already that these texts are writes, as after their first run."""
+    PROVEN.update(queries)
+
+
+def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
+    child = warm(bench.child(**options))
+    child.execute(ids)
+    until(lambda: child.inflight.empty)
+    child.stop()
+
+
+def run_many(bench: Bench, number: int, **options: Any) -> list[int]:
+    """Create so many tasks with the payload ``{"n": …}``, and carry them out."""
+    ids = [bench.create(payload={"n": n}) for n in range(number)]
+    carry_out(bench, ids, **options)
+    return [int(task_id) for task_id in ids]

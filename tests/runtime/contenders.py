@@ -22,6 +22,7 @@ from sqlalchemy import create_engine
 
 from tasks_app import locks
 from tasks_app.domain.locks import LockDeniedError, LockMode, LockPart, lock_parts
+from tests.factory import some
 
 RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")
@@ -85,7 +86,6 @@ class Tried:
 
 
 def read(path: Path, killed: float | None) -> Iterator[Tried]:
-    """Yield what a process tried."""
     tried: Tried | None = None
     for text in path.read_text().splitlines():
         said = json.loads(text)
@@ -117,8 +117,7 @@ def violations(tries: list[Tried]) -> list[str]:
     spans: dict[str, list[tuple[float, float, Tried, LockPart]]] = {}
     for tried in tries:
         if tried.held is not None:
-            end = tried.ended or tried.killed
-            assert end is not None
+            end = some(tried.ended or tried.killed)
             for part in tried.parts:
                 spans.setdefault(part.resource, []).append((tried.held, end, tried, part))
     found = []

@@ -16,12 +16,8 @@ KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 def test_effect_outcome_and_move_carry_one_transaction_id(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        effect(ctx)
-
-    task_id = bench.create()
-    bench.drain()
+    bench.writing()
+    task_id = bench.run_one()
     mine = bench.sql("SELECT xmin::text FROM effect WHERE task_id = :id", id=task_id)
     move = bench.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
     assert mine == move
@@ -34,8 +30,7 @@ def test_effects_roll_back_when_the_handler_raises(bench: Bench) -> None:
         ctx.session.flush()
         raise ValueError
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
 
 

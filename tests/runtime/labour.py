@@ -13,7 +13,7 @@ from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.standby import Standby
 from tests.clock import until
 from tests.factory import claimed_task, pending_task
-from tests.runtime.bench import Bench, effect
+from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
 LEASE_S = 9
@@ -37,13 +37,8 @@ class Labour:
             if ctx.task_id == self.dawdler:  # claimed with others, which are given back
                 self._dawdle()
 
-        @bench.handler("once", at_most_once=True)
-        def once(ctx: Any) -> None:
-            bench.runs.append(ctx.task_id)
-
-        @bench.handler("effect", retry=waits)
-        def with_effect(ctx: Any) -> None:
-            effect(ctx)
+        bench.handler("once", at_most_once=True)(lambda ctx: bench.runs.append(ctx.task_id))
+        bench.writing("effect", retry=waits)
 
         @bench.handler("again", retry="0s,0s")
         def again(ctx: Any) -> None:
@@ -61,7 +56,6 @@ class Labour:
             until(lambda: {*self.bench.states(self.behind)} != {"RUNNING"})
 
     def tasks(self) -> None:
-        """Create them."""
         bench = self.bench
         with bench.engine.begin() as connection:
             self.late = pending_task(connection, "quick", now=PAST, expires_at=PAST)
@@ -74,7 +68,6 @@ class Labour:
         self.once = bench.create("once")
 
     def begin(self, *, with_broker: bool) -> None:
-        """Start whoever works."""
         if with_broker:
             self._begin_with_broker()
         else:
@@ -98,7 +91,6 @@ class Labour:
         self.worker = bench.beside(self._consume)
 
     def _begin_without(self) -> None:
-        """Start a worker that claims from the pool."""
         work = self.bench.work(lease=LEASE_S, give_back_after=0.1, scan_interval=0.5)
         work.duties.rescuer.let_renew = lambda: None  # type: ignore[method-assign]
         self.child = work.child

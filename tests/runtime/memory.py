@@ -46,16 +46,13 @@ class Memory:
 
     @property
     def sizes(self) -> list[int]:
-        """How many ids each message has."""
         return [len(message.ids) for message in self.messages]
 
     def ids(self, queue: str | None = None) -> list[int]:
-        """All ids that wait, in order."""
         return [
             i for message in self.messages if queue in (None, message.queue) for i in message.ids
         ]
 
     def take(self) -> list[int]:
-        """Return what waits, and forget it."""
         ids, self.messages = self.ids(), []
         return ids

@@ -65,12 +65,10 @@ class Refusals:
             self.kinds.clear()
 
     def end(self) -> None:
-        """Refuse nothing more."""
         with self._mutex:
             self._wanted = ()
 
     def judge(self, connection: Any, query: object) -> None:
-        """Raise if the statement is to be refused."""
         sql = query.decode() if isinstance(query, bytes) else str(query)
         with self._mutex:
             if self._left <= 0:

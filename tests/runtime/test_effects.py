@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from psycopg.errors import SerializationFailure
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app import acancel_task, acreate_task, acreate_tasks
 from tasks_app.runtime.handler_db import handler_sessions
 from tests.cases import in_one_test
@@ -46,7 +44,7 @@ class TestNobodyElseCommits:
 
         task_id = bench.run_one()
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
-        assert "commits together with the task's outcome" in (bench.task(task_id).error or "")
+        assert "commits together with the task's outcome" in bench.error(task_id)
 
     def test_session_commit(self, bench: Bench) -> None:
         self.refused(bench, lambda ctx: ctx.session.commit())
@@ -113,9 +111,7 @@ async def _cancels(ctx: Any) -> None:
         (_cancels, "acancel_task()"),
     ],
 )
-def test_a_forgotten_await_fails_the_run_with_its_line(
-    bench: Bench, forgets: Callable[[Any], Any], what: str
-) -> None:
+def test_a_forgotten_await_is_named(bench: Bench, forgets: Callable[[Any], Any], what: str) -> None:
     name = f"forgets {what}".replace(" ", ".").replace("()", "")
 
     @bench.handler(name, max_attempts=1)
@@ -149,9 +145,7 @@ def test_what_is_awaited_or_closed_in_time_is_not_forgotten(bench: Bench) -> Non
     assert bench.state(task_id) == "SUCCEEDED"
 
 
-def test_thousands_that_are_made_at_once_are_not_looked_at_for_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_thousands_made_at_once_each_costs_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
     known = handler_sessions.inspect.getcoroutinestate
 
@@ -201,13 +195,11 @@ def test_who_closes_what_it_writes_with_has_its_effects_or_fails(
     bench.handler(max_attempts=1)(closes)
     task_id = bench.run_one()
     assert (bench.state(task_id), bench.effects(task_id)) == (state, int(state == "SUCCEEDED"))
-    assert state == "SUCCEEDED" or "Leave it open" in (bench.task(task_id).error or "")
+    assert state == "SUCCEEDED" or "Leave it open" in bench.error(task_id)
 
 
 class TestTheConnectionIsLost:
-    def test_a_killed_backend_returns_the_task_uncharged_and_it_runs_again(
-        self, bench: Bench
-    ) -> None:
+    def test_a_killed_backend_returns_its_task_that_runs_again(self, bench: Bench) -> None:
         """Nobody knows whose fault it was: it counts as a crash, which charges nobody."""
 
         @bench.handler(max_attempts=1)
@@ -245,9 +237,7 @@ class TestTheConnectionIsLost:
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("how", ["in the handler", "before the commit"])
-    def test_a_task_that_kills_its_backend_every_time_ends_in_the_error_pool(
-        self, bench: Bench, how: str
-    ) -> None:
+    def test_who_kills_each_backend_ends_in_the_error_pool(self, bench: Bench, how: str) -> None:
         @bench.handler(max_attempts=9)
         def h(ctx: Any) -> None:
             bench.runs.append(ctx.attempt)
@@ -273,9 +263,7 @@ class TestTheConnectionIsLost:
 
     @pytest.mark.test_all
     @pytest.mark.parametrize("seconds", [0.0, 1.0])
-    def test_when_all_connections_are_lost_nobody_is_suspected(
-        self, bench: Bench, seconds: float
-    ) -> None:
+    def test_losing_all_connections_blames_nobody(self, bench: Bench, seconds: float) -> None:
         """A restart: at once with 0 s, so that the housekeeper's first question is answered."""
 
         @bench.handler(max_attempts=1)
@@ -286,9 +274,8 @@ class TestTheConnectionIsLost:
                 proxy.cut()
 
         task_id = bench.create()
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0)) as proxy:
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        with bench.proxy() as (proxy, url):
+            child = bench.child(url=url)
             thread = bench.beside(child.execute, [task_id])
             if seconds:
                 until(lambda: proxy.refused > 1)
@@ -324,13 +311,11 @@ class TestTheConnectionIsLost:
 
         task_id = bench.run_one()
         assert bench.state(task_id) == "FAILED"
-        error = bench.task(task_id).error or ""
+        error = bench.error(task_id)
         assert error.startswith("connection lost: ")
         assert "before a COMMIT was sent" in error
 
-    def test_another_database_of_the_handler_that_is_away_is_charged_as_any_failure(
-        self, bench: Bench
-    ) -> None:
+    def test_another_database_that_is_away_is_charged_as_a_failure(self, bench: Bench) -> None:
         """Else a task would be tried for ever, every two seconds, without a trace."""
         elsewhere = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
 
@@ -341,7 +326,7 @@ class TestTheConnectionIsLost:
 
         task_id = bench.run_one()
         assert bench.state(task_id) == "FAILED"
-        assert "OperationalError" in (bench.task(task_id).error or "")
+        assert "OperationalError" in bench.error(task_id)
 
     @pytest.mark.parametrize("needle", [COMMIT, b"SELECT pg_sleep(0) AS lost"])
     def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
@@ -356,9 +341,8 @@ class TestTheConnectionIsLost:
             ctx.session.execute(text("SELECT pg_sleep(0) AS lost"))
 
         task_id = bench.create()
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        with bench.proxy(only=INSERT) as (proxy, url):
+            child = bench.child(url=url)
 
             child.execute([task_id])
             until(lambda: child.inflight.empty)

@@ -1,16 +1,18 @@
-"""The files that probes read, without any process around them."""
+"""The files that probes read, and the folders of processes that ended."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tasks_app.runtime import health_files
-from tasks_app.runtime.health_files import Liveness, judge
+from tasks_app.runtime.health_files import Liveness, judge, project_folder
+from tasks_app.runtime.worker.supervisor import LONG_AGO_S, remove_abandoned
 from tests.clock import until
 
 
@@ -39,9 +41,7 @@ def test_a_fresh_beat_is_healthy_until_it_is_stale() -> None:
     assert judge("worker", "a@host")[1].endswith("(allowed are 0.2 s)")
 
 
-def test_a_file_is_written_a_few_times_within_its_span_or_when_something_changes(
-    folder: Path,
-) -> None:
+def test_a_file_is_written_a_few_times_in_its_span_or_when_it_changes(folder: Path) -> None:
     mine = Liveness("worker", "a", good_for_s=60)
 
     def written(trouble: str = "") -> bool:
@@ -139,9 +139,7 @@ def test_what_cannot_be_read_is_no_sign_of_life(folder: Path) -> None:
     assert "no sign of life" in judge("worker")[1]
 
 
-def test_a_disk_that_takes_nothing_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(health_files.RUN_DIR_VARIABLE, str(tmp_path / "file" / "run"))
     Liveness("worker", "a", good_for_s=60).beat()
@@ -157,9 +155,7 @@ def test_without_a_folder_given_it_is_a_private_one_among_the_temporary_files(
     assert judge("worker")[0]
 
 
-def test_a_folder_of_somebody_else_is_neither_written_nor_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anothers_folder_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ours_in(tmp_path, monkeypatch)
     Liveness("worker", "a", good_for_s=60).beat()
     before = (folder / "worker-a").read_text()
@@ -195,9 +191,7 @@ def of(monkeypatch: pytest.MonkeyPatch, url: str, schema: str = "") -> None:
 
 
 @pytest.mark.parametrize("other", [*ELSEWHERE, None])
-def test_projects_of_one_user_do_not_see_each_other(
-    monkeypatch: pytest.MonkeyPatch, other: str | None
-) -> None:
+def test_projects_do_not_see_each_other(monkeypatch: pytest.MonkeyPatch, other: str | None) -> None:
     of(monkeypatch, ONE)
     Liveness("worker", "a", good_for_s=60).beat()
     Liveness("beat", "a", good_for_s=60).beat("fails")
@@ -214,9 +208,7 @@ def test_projects_of_one_user_do_not_see_each_other(
 
 
 @pytest.mark.parametrize("url", HERE)
-def test_who_asks_as_another_role_or_with_other_options_sees_the_same(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_another_role_or_options_see_the_same(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     of(monkeypatch, ONE)
     Liveness("worker", "a", good_for_s=60).beat()
     of(monkeypatch, url)
@@ -235,9 +227,7 @@ def test_a_probe_that_knows_no_database_sees_all(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "url", [ONE, *HERE, *ELSEWHERE, "postgresql+psycopg://me:s3cret", "s3cret"]
 )
-def test_no_password_is_in_a_name_or_a_verdict(
-    monkeypatch: pytest.MonkeyPatch, url: str, folder: Path
-) -> None:
+def test_no_name_shows_a_password(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> None:
     of(monkeypatch, url)
     Liveness("worker", "a", good_for_s=60).beat()
     said = f"{judge('worker')} {judge('beat')} {[str(path) for path in folder.rglob('*')]}"
@@ -252,3 +242,88 @@ def test_a_databases_name_with_control_characters_is_escaped(
     of(monkeypatch, "postgresql+psycopg://db1:5432/shop\nalive\x1b[2J")
     health_files.probe("worker")
     assert capsys.readouterr().out.count("\n") == 1
+
+
+URL = "postgresql+psycopg://me@db1:5432/{}"
+LATER = time.time() + 2 * LONG_AGO_S
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(health_files.RUN_DIR_VARIABLE, str(tmp_path / "run"))
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("mine"))
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def folder_of(name: str, role: str = "worker", *, ended: bool) -> Path:
+    """Another project's folder; its process has ended, or is this one."""
+    code = f"from tasks_app.runtime.health_files import *; Liveness({role!r}, 'a', good_for_s=60)"
+    script = f"m = {code.partition('; ')[2]}; m.beat(); Liveness('db', good_for_s=60).beat()"
+    other = {**os.environ, "TASKS_APP_DATABASE_URL": URL.format(name)}
+    show = f"{code.partition('; ')[0]}; {script}; print(project_folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", show], env=other, check=True, capture_output=True, text=True
+    )
+    folder = Path(done.stdout.strip())
+    if not ended:
+        mine = Liveness(role, "b", good_for_s=60)
+        mine.beat()
+        (Path(project_folder()) / f"{role}-b").rename(folder / f"{role}-b")
+    return folder
+
+
+@pytest.mark.usefixtures("base")
+@pytest.mark.test_all
+def test_a_folder_whose_processes_ended_long_ago_goes() -> None:
+    gone, lives = folder_of("one", ended=True), folder_of("two", ended=False)
+    remove_abandoned()
+    soon = gone.exists()
+    remove_abandoned(LATER)
+    assert soon  # until then a probe says what became of the process
+    assert not gone.exists()
+    assert lives.exists()
+
+
+def test_ones_own_folder_and_what_is_none_of_ours_stay(base: Path, tmp_path: Path) -> None:
+    Liveness("worker", "a", good_for_s=60).beat()
+    (base / "notes").mkdir()
+    (base / "0123abcd").symlink_to(tmp_path)
+    (base / "deadbeef").write_text("a file")
+    remove_abandoned(LATER)
+    assert Path(project_folder()).exists()
+    assert {path.name for path in base.iterdir()} >= {"notes", "0123abcd", "deadbeef"}
+
+
+@pytest.mark.usefixtures("base")
+@pytest.mark.test_all
+def test_a_folder_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = folder_of("one", ended=True)
+    monkeypatch.setattr(os, "getuid", lambda: theirs.stat().st_uid + 1)
+    remove_abandoned(LATER)
+    assert theirs.exists()
+
+
+@pytest.mark.test_all
+def test_two_at_once_and_one_that_was_killed_over_it_do_no_harm(base: Path) -> None:
+    gone = [folder_of(f"db{number}", ended=True) for number in range(5)]
+    (base / "taken-1-0123abcd").mkdir()
+    code = "from tasks_app.runtime.worker.supervisor import *; remove_abandoned({})"
+    both = [subprocess.Popen([sys.executable, "-c", code.format(LATER)]) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert not any(folder.exists() for folder in gone)
+    assert list(base.glob("taken-*")) == []
+
+
+@pytest.mark.usefixtures("base")
+@pytest.mark.test_all
+def test_who_starts_in_a_folder_just_removed_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = folder_of("one", ended=True)
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("one"))
+    mine = Liveness("worker", "c", good_for_s=60)
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", URL.format("mine"))
+    remove_abandoned(LATER)
+    removed = not gone.exists()
+    mine.beat()
+    assert removed
+    assert [path.name for path in gone.iterdir()] == ["worker-c"]

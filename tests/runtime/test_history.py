@@ -14,13 +14,11 @@ from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.pool.fragments.transition_log import LOG, Logged
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.statistics import TASK_COUNTS
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.clock import until
-from tests.runtime.bench import EFFECT, QUEUE, Bench, effect
-from tests.runtime.execution.test_way import carry_out, warm
+from tests.runtime.bench import EFFECT, QUEUE, Bench, carry_out, effect, warm
 from tests.runtime.handler_db.twins import twin
 from tests.runtime.mortal import forked
 from tests.runtime.timetable import NOON, fires, scheduled, scheduler, tasks
@@ -98,17 +96,12 @@ def test_log_lines_stay_of_those_that_stay(bench: Bench) -> None:
 def test_they_are_counted(bench: Bench) -> None:
     TASK_COUNTS.forget()
     declare(bench, history="none")
-
     run(bench, 0, 0, 0)
     bench.handler("kept")(lambda ctx: None)
-    bench.create("kept")
-    bench.drain()
-
-    with bench.engine.connect() as connection:
-        found = connection.execute(
-            text("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
-        )
-        counted = {tuple(row) for row in found}
+    bench.run_one("kept")
+    counted = set(
+        bench.rows("SELECT name, outcome, sum(number) FROM task_count_part GROUP BY 1, 2")
+    )
     done, unkept = CountedOutcome.DONE, CountedOutcome.UNKEPT
     assert counted == {("t", done, 3), ("t", unkept, 3), ("kept", done, 1)}
 
@@ -135,8 +128,7 @@ def test_a_wrong_history_is_refused_where_it_is_declared(bench: Bench) -> None:
 
 def test_what_a_unique_key_keeps_out_it_keeps_out(bench: Bench) -> None:
     bench.handler("t", history="none")(lambda ctx: None)
-    first = bench.create(unique_key="k", unique_scope="for_period 1h")
-    bench.drain()
+    first = bench.run_one(unique_key="k", unique_scope="for_period 1h")
     again = bench.create(unique_key="k", unique_scope="for_period 1h")
     assert (again, again.created) == (first, False)
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
@@ -159,11 +151,9 @@ def test_a_callback_that_left_no_row_is_not_awaited(bench: Bench) -> None:
     bench.handler("then", history="none")(lambda ctx: bench.runs.append("then"))
     bench.do(create_group, [NewTask("m")], then=NewTask("then"))
     bench.drain()
-
     with bench.engine.connect() as connection:
         callback = connection.execute(text("SELECT callback_id FROM task_group")).scalar_one()
         finding = explain_task(connection, callback).findings[0]
-
     assert bench.runs == ["then"]
     assert "is in no pool" in finding.fact
     assert "it left no row" in finding.advice
@@ -178,10 +168,7 @@ def inserting(bench: Bench, way: str, history: str | None = "none", *, name: str
     def work(ctx: Any) -> None:
         ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
 
-    async def awork(ctx: Any) -> None:
-        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
-
-    bench.handler(name, retry="0s,0s", history=history)(awork if way == "async" else work)
+    bench.handler(name, retry="0s,0s", history=history)(twin(work, is_async=way == "async"))
 
 
 def ids_in(bench: Bench, source: str) -> list[int]:
@@ -191,9 +178,7 @@ def ids_in(bench: Bench, source: str) -> list[int]:
 @pytest.mark.test_all
 @pytest.mark.parametrize("moment", range(2))
 @pytest.mark.parametrize("way", ["each", "async"])
-def test_killed_at_any_moment_each_effect_is_there_once(
-    bench: Bench, way: str, moment: int
-) -> None:
+def test_killed_at_any_time_each_effect_is_once(bench: Bench, way: str, moment: int) -> None:
     inserting(bench, way)
     ids: list[int] = sorted(bench.do(create_tasks, [NewTask("t")] * 200))
 
@@ -208,8 +193,7 @@ def test_killed_at_any_moment_each_effect_is_there_once(
     done = ids_in(bench, "(SELECT task_id AS id FROM effect) e")
     assert sorted([*done, *ids_in(bench, "task_pending")]) == ids
 
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     until(lambda: Reaper(database, bench.slots, bench.registry, bench.settings()).reap_dead() == 0)
     carry_out(bench, ids)
     while bench.sql("SELECT count(*) FROM task_pending"):
@@ -257,14 +241,11 @@ def test_who_failed_and_is_requeued_leaves_nothing_then(bench: Bench) -> None:
         if not bench.runs:
             raise ValueError("not yet")
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "FAILED"
     bench.runs.append("mended")
     bench.do(requeue_task, task_id)
-
     bench.drain()
-
     assert bench.sql(LEFT) == 0
     assert bench.sql("SELECT count(*) FROM task_attempt") == 0
 
@@ -284,15 +265,12 @@ def test_who_waits_for_it_hears_that_it_is_not_there(bench: Bench) -> None:
     ("scope", "taken"),
     [("queued_or_running", False), ("queued", False), ("for_period 1h", True), ("forever", True)],
 )
-def test_its_key_is_as_free_as_that_of_one_that_is_kept(
-    bench: Bench, scope: str, taken: bool, conflict: str
-) -> None:
+def test_its_key_is_free_as_if_kept(bench: Bench, scope: str, taken: bool, conflict: str) -> None:
     key = {"unique_key": "k", "unique_scope": scope, "on_conflict": conflict}
 
     def again(history: str) -> Any:
         bench.handler(history, history=history)(lambda ctx: None)
-        first = bench.create(history, **key)
-        bench.drain()
+        first = bench.run_one(history, **key)
         try:
             second = bench.create(history, **key)
         except UniqueKeyTakenError as error:
@@ -308,9 +286,7 @@ def test_its_key_is_as_free_as_that_of_one_that_is_kept(
 @pytest.mark.test_all
 @pytest.mark.parametrize("keys", [{"order_key": "o"}, {"limit_key": "l"}])
 @pytest.mark.parametrize("way", ["each", "async"])
-def test_the_next_of_its_key_comes_in_its_turn(
-    bench: Bench, way: str, keys: dict[str, str]
-) -> None:
+def test_the_next_of_its_key_has_its_turn(bench: Bench, way: str, keys: dict[str, str]) -> None:
     inserting(bench, way)
     bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids: list[int] = [bench.create(**keys) for _ in range(8)]

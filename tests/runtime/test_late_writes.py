@@ -12,19 +12,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_group, create_tasks
 from tasks_app.runtime.execution import settler
+from tasks_app.runtime.handler_db.ends import EndsRuns
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.statements import MOST_NAMES, PROVEN
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.flushes import flushes_and_counts
-from tests.runtime.execution.test_way import carry_out, known_as_writes, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, known_as_writes, run_many, warm
 from tests.tiers import few
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
@@ -74,9 +71,7 @@ def odd_ones(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("way", ["row", "threads", "async"])
-def test_runs_that_only_write_wait_together(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_runs_that_write_wait_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     declare(bench, way, writes_one)
     carry_out(bench, [bench.create()])
     waits: Counter[int] = Counter()
@@ -101,8 +96,7 @@ def test_writes_come_last_in_their_order(bench: Bench) -> None:
         ctx.write("UPDATE effect SET note = note || %(more)s", {"more": "c"})
         ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "a"})
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.sql("SELECT note FROM effect") == "ab%c"
 
 
@@ -139,7 +133,7 @@ def test_a_function_that_changes_the_encoding_changes_no_value(bench: Bench, way
     carry_out(bench, ids, give_back_after=60)
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
-    assert "has changed client_encoding to LATIN1" in (bench.task(ids[1]).error or "")
+    assert "has changed client_encoding to LATIN1" in bench.error(ids[1])
     assert bench.sql("SELECT array_agg(note) FROM effect") == ["Müller"] * 2
 
 
@@ -153,7 +147,7 @@ class TestOneThatFails:
         ids = odd_ones(bench, way, lambda ctx: ctx.write(drop), {2, 5}, 9)
         assert bench.states(ids) == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert [bench.effects(i) for i in ids] == [1, 1, 1, 1, 1, 0, 1, 1, 1]
-        assert "does not exist" in (bench.task(ids[5]).error or "")
+        assert "does not exist" in bench.error(ids[5])
 
     @pytest.mark.parametrize("way", ["row", "async"])
     def test_an_outage_that_it_meets_is_uncharged(self, bench: Bench, way: str) -> None:
@@ -169,10 +163,7 @@ def test_one_that_was_not_prepared_is_prepared_by_the_next(bench: Bench) -> None
     query = "INSERT INTO effect (task_id, note) SELECT id, '' FROM later WHERE id = %s"
     known_as_writes(query)
 
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        ctx.write(query, (1,))
-
+    bench.handler(max_attempts=1)(lambda ctx: ctx.write(query, (1,)))
     ids = [bench.create(), bench.create()]
     child = warm(bench.child(give_back_after=60))
     child.execute(ids[:1])
@@ -218,10 +209,7 @@ def test_parameters_that_do_not_fit_are_refused_in_the_line_that_asks(
             bench.runs.append(str(error))
 
     declare(bench, way, h)
-    bench.create()
-
-    bench.drain()
-
+    bench.run_one()
     (error,) = bench.runs
     assert told in error
 
@@ -261,8 +249,7 @@ def test_a_thread_left_behind_writes_or_is_refused(bench: Bench) -> None:
 def test_a_thread_that_comes_later_is_refused(bench: Bench) -> None:
     contexts: list[Any] = []
     bench.handler("t")(contexts.append)
-    bench.create()
-    bench.drain()
+    bench.run_one()
     with pytest.raises(RuntimeError, match="The run is over"):
         contexts[0].write("SELECT 1")
 
@@ -383,9 +370,7 @@ def innocents_succeeded(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("way", few(1, ["plain", "async"]))
-def test_who_swallows_the_refusal_of_a_commit_on_the_way_loses_nothing_silently(
-    bench: Bench, way: str
-) -> None:
+def test_a_swallowed_refusal_of_a_commit_loses_nothing_silently(bench: Bench, way: str) -> None:
     def plain(ctx: Any) -> None:
         ctx.write("SET ROLE pg_monitor")
         ctx.write(INSERT, (ctx.task_id, ""))
@@ -566,9 +551,7 @@ class TestOneThatIsHostile:
         ],
         ids=["from", "to", "away"],
     )
-    def test_one_that_is_answered_for_ever_or_says_nobody_answers(
-        self, bench: Bench, query: str
-    ) -> None:
+    def test_one_that_streams_or_says_nobody_answers(self, bench: Bench, query: str) -> None:
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
             ctx.write(INSERT, (ctx.task_id, ""))
@@ -600,9 +583,7 @@ class TestOneThatIsHostile:
 
     @pytest.mark.parametrize("prepares", [True, False])
     @pytest.mark.parametrize("known", [True, False])
-    def test_the_statement_that_failed_is_named(
-        self, bench: Bench, prepares: bool, known: bool
-    ) -> None:
+    def test_the_failed_statement_is_named(self, bench: Bench, prepares: bool, known: bool) -> None:
         if known:
             known_as_writes("SELECT 1/0 AS guilty", "SELECT 'innocent'")
             known_as_writes(*(f"SELECT {n}" for n in range(MOST_NAMES)))
@@ -618,7 +599,7 @@ class TestOneThatIsHostile:
 
         carry_out(bench, [task_id], give_back_after=60, prepare=prepares)
 
-        assert "SQL: SELECT 1/0 AS guilty" in (bench.task(task_id).error or "")
+        assert "SQL: SELECT 1/0 AS guilty" in bench.error(task_id)
 
     def test_an_end_that_fails_first_in_its_session_leaves_it_as_it_was(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
@@ -763,10 +744,7 @@ class TestOneThatWaits:
 
     def test_hooks_hear_of_one_start(self, bench: Bench) -> None:
         told: list[NoticeKind] = []
-
-        @bench.handler(max_attempts=1)
-        def h(ctx: Any) -> None:
-            ctx.write("SELECT pg_sleep(0.2)")
+        bench.handler(max_attempts=1)(lambda ctx: ctx.write("SELECT pg_sleep(0.2)"))
 
         def hear(notice: Notice) -> None:
             told.append(notice.kind)
@@ -776,7 +754,6 @@ class TestOneThatWaits:
             carry_out(bench, [bench.create()], give_back_after=60)
         finally:
             HOOKS.unsubscribe(hear)
-
         assert told == [NoticeKind.RECEIVED, NoticeKind.STARTED, NoticeKind.SUCCEEDED]
 
     @pytest.mark.test_all
@@ -826,6 +803,25 @@ def flushing(bench: Bench) -> Iterator[None]:
     bench.sql("DROP FUNCTION notes() CASCADE")
 
 
+def flushes_and_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note what is flushed and what is counted, in order: ``flushed``, ``2 counted``."""
+    calls: list[str] = []
+    known = EndsRuns._check_flushed, settler.count_settled
+
+    def check(pipeline: Any, answer: Any) -> Any:
+        yield from known[0](pipeline, answer)
+        calls.append("flushed")
+
+    def count(settlements: Any, states: Any) -> None:
+        if any(settlement.writes for settlement in settlements):
+            calls.append(f"{len(states)} counted")
+        known[1](settlements, states)
+
+    monkeypatch.setattr(EndsRuns, "_check_flushed", check)
+    monkeypatch.setattr(settler, "count_settled", count)
+    return calls
+
+
 @pytest.mark.usefixtures("flushing")
 class TestTheLog:
     """It is flushed before anybody hears that a run has succeeded."""
@@ -855,11 +851,7 @@ class TestTheLog:
         bench.sql("DROP TRIGGER notes ON task_pending")
         writes = "INSERT INTO effect SELECT %s, pg_current_wal_insert_lsn()::text"
         known_as_writes(writes)
-
-        @bench.handler()
-        def h(ctx: Any) -> None:
-            ctx.write(writes, (ctx.task_id,))
-
+        bench.handler()(lambda ctx: ctx.write(writes, (ctx.task_id,)))
         ids = [bench.create() for _ in range(5)]
         known, told = settler.count_settled, list[bool]()
 
@@ -907,8 +899,7 @@ def test_a_lease_that_is_lost_in_between_loses_only_its_own(bench: Bench) -> Non
 
 def test_without_a_database_it_waits_with_what_it_has(bench: Bench) -> None:
     """Neither is the handler called again, nor is anything written twice."""
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+    with bench.proxy() as (proxy, url):
 
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
@@ -918,9 +909,7 @@ def test_without_a_database_it_waits_with_what_it_has(bench: Bench) -> None:
                 proxy.cut()
 
         ids = [bench.create() for _ in range(5)]
-        child = warm(
-            bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
-        )
+        child = warm(bench.child(url=url))
         child.execute(ids)
         until(lambda: child.inflight.empty)
         child.stop()

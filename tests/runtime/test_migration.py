@@ -116,9 +116,7 @@ def report(behind: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
-    behind: Engine, start: Start
-) -> None:
+def test_an_open_transaction_delays_the_migration_not_others(behind: Engine, start: Start) -> None:
     heard: list[str] = []
     with behind.connect() as producer:
         pending_task(producer)
@@ -138,9 +136,7 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     )
 
 
-def test_an_index_is_built_while_others_write(
-    behind: Engine, start: Start, report: Connection
-) -> None:
+def test_an_index_is_built_beside_writes(behind: Engine, start: Start, report: Connection) -> None:
     run = start()
     until(lambda: builds(behind))
     created = create(behind)
@@ -168,9 +164,7 @@ def test_what_was_killed_is_simply_run_again(
     assert is_valid(behind)
 
 
-def test_a_second_one_waits_without_being_waited_for(
-    behind: Engine, start: Start, report: Connection
-) -> None:
+def test_a_second_one_waits_alone(behind: Engine, start: Start, report: Connection) -> None:
     """One that waited within a statement would be what the building of an index waits for."""
     heard: list[str] = []
     first = start()
@@ -183,9 +177,7 @@ def test_a_second_one_waits_without_being_waited_for(
     assert second.result(30) == (NEXT, NEXT)
 
 
-def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
-    behind: Engine, start: Start
-) -> None:
+def test_an_index_is_built_while_a_second_one_waits(behind: Engine, start: Start) -> None:
     """One that had come before the index was begun used to be waited for, and to wait for it."""
     asked = set()
 

@@ -16,8 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tests.clock import until
-from tests.runtime.bench import Bench
-from tests.runtime.execution.test_way import warm
+from tests.runtime.bench import Bench, warm
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 """So many at random; 0: always the same ones, in every `make test`."""
@@ -68,14 +67,30 @@ Odd = Callable[[Run], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run does."""
-
     steps: tuple[Odd, ...]
     last: Odd | None
     """What its fate depends on."""
 
     def __repr__(self) -> str:
         return "+".join(f.__name__ for f in (*self.steps, *filter(None, [self.last])))
+
+
+def saying(name: str, statement: str, through: str = "session") -> Odd:
+    """Return a step of that name, which executes this."""
+
+    def step(run: Run) -> None:
+        if through == "driver":
+            run.driver.execute(statement)
+        else:
+            values = run.values if ":id" in statement else {}
+            getattr(run.ctx, through).execute(text(statement), values)
+
+    step.__name__ = name
+    return step
+
+
+deferred_row = saying("deferred_row", "INSERT INTO odd_late VALUES (:id)")
+error = saying("error", "SELECT 1 / 0")
 
 
 def keep(run: Run) -> None:
@@ -169,49 +184,9 @@ def refused_session_commit(run: Run) -> None:
         run.ctx.session.commit()
 
 
-def set_in_session(run: Run) -> None:
-    run.ctx.session.execute(text("SET app.tenant = 'seven'"))
-
-
-def set_local(run: Run) -> None:
-    run.ctx.session.execute(text("SET LOCAL statement_timeout = '9min'"))
-
-
-def set_by_driver(run: Run) -> None:
-    run.driver.execute("SELECT set_config('app.tenant', 'seven', false)")
-
-
 def set_role(run: Run) -> None:
     write(run)
     run.ctx.session.execute(text("SET ROLE pg_monitor"))
-
-
-def set_path(run: Run) -> None:
-    run.ctx.connection.execute(text("SET LOCAL search_path TO public, pg_temp"))
-
-
-def listen(run: Run) -> None:
-    run.driver.execute("LISTEN odd")
-
-
-def advisory_lock(run: Run) -> None:
-    run.ctx.session.execute(text("SELECT pg_advisory_lock(:id)"), run.values)
-
-
-def temp_table(run: Run) -> None:
-    run.ctx.session.execute(text("CREATE TEMP TABLE odd (i int)"))
-
-
-def prepare(run: Run) -> None:
-    run.driver.execute("PREPARE odd AS SELECT 1")
-
-
-def hold_cursor(run: Run) -> None:
-    run.driver.execute("DECLARE held CURSOR WITH HOLD FOR SELECT 1")
-
-
-def deferred_row(run: Run) -> None:
-    run.ctx.session.execute(text("INSERT INTO odd_late VALUES (:id)"), run.values)
 
 
 def use_kept(run: Run) -> None:
@@ -230,15 +205,20 @@ DRIVER_WRITE = "INSERT INTO effect VALUES (%s, '')"
 HARMLESS: list[Odd] = [
     *(write, write_by_connection, write_by_driver, write_many_by_driver, copy, block, pipeline),
     *(server_cursor, savepoint, lost_savepoint, open_savepoint, roll_back, roll_back_by_driver),
-    *(error_in_savepoint, refused_session_commit, set_in_session, set_local, set_by_driver),
-    *(set_role, set_path, listen, advisory_lock, temp_table, prepare, hold_cursor, deferred_row),
-    use_kept,
+    *(error_in_savepoint, refused_session_commit),
+    saying("set_in_session", "SET app.tenant = 'seven'"),
+    saying("set_local", "SET LOCAL statement_timeout = '9min'"),
+    saying("set_by_driver", "SELECT set_config('app.tenant', 'seven', false)", "driver"),
+    set_role,
+    saying("set_path", "SET LOCAL search_path TO public, pg_temp", "connection"),
+    saying("listen", "LISTEN odd", "driver"),
+    saying("advisory_lock", "SELECT pg_advisory_lock(:id)"),
+    saying("temp_table", "CREATE TEMP TABLE odd (i int)"),
+    saying("prepare", "PREPARE odd AS SELECT 1", "driver"),
+    saying("hold_cursor", "DECLARE held CURSOR WITH HOLD FOR SELECT 1", "driver"),
+    *(deferred_row, use_kept),
 ]
 """After these a run succeeds."""
-
-
-def error(run: Run) -> None:
-    run.ctx.session.execute(text("SELECT 1 / 0"))
 
 
 def swallowed_error(run: Run) -> None:
@@ -249,10 +229,6 @@ def swallowed_error(run: Run) -> None:
 def swallowed_error_by_driver(run: Run) -> None:
     with suppress(DriverError):
         run.driver.execute("SELECT 1 / 0")
-
-
-def commit(run: Run) -> None:
-    run.ctx.connection.execute(text("COMMIT"))
 
 
 def swallowed_commit(run: Run) -> None:
@@ -293,7 +269,8 @@ def raises(run: Run) -> None:
 
 
 FAILING: list[Odd] = [
-    *(error, swallowed_error, swallowed_error_by_driver, commit, swallowed_commit),
+    *(error, swallowed_error, swallowed_error_by_driver),
+    *(saying("commit", "COMMIT", "connection"), swallowed_commit),
     *(swallowed_commit_by_driver, autocommit, two_phases, close, close_driver),
     *(broken_deferred_rows, raises),
 ]

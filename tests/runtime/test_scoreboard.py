@@ -155,9 +155,7 @@ def test_there_are_only_so_many(slots: Scoreboard) -> None:
 
 
 @pytest.mark.test_all
-def test_a_killed_process_is_dead_even_before_its_parent_reaped_it(
-    slots: Scoreboard, stranger: Stranger
-) -> None:
+def test_a_killed_process_is_dead_before_its_reaping(slots: Scoreboard, stranger: Stranger) -> None:
     process = stranger("other", 42)
     (alive,) = slots.occupied()
     assert not alive.dead
@@ -176,9 +174,7 @@ def test_a_pid_that_was_given_out_anew_is_not_the_child(slots: Scoreboard) -> No
     assert replace(view, born=view.born - 60).dead
 
 
-def test_a_clock_that_is_set_kills_nobody(
-    slots: Scoreboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_clock_kills_nobody(slots: Scoreboard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleaving: a child takes its slot; NTP corrects the time; a sibling looks."""
     slots.take("me")
     (view,) = slots.occupied()
@@ -188,9 +184,7 @@ def test_a_clock_that_is_set_kills_nobody(
 
 
 @pytest.mark.test_all
-def test_who_buries_second_does_not_wipe_the_next_owner(
-    slots: Scoreboard, stranger: Stranger
-) -> None:
+def test_a_second_burial_spares_the_next_owner(slots: Scoreboard, stranger: Stranger) -> None:
     """Interleaving: A and B see the dead child; A frees its slot; C takes it; B frees."""
     process = stranger("dead")
     process.kill()
@@ -202,9 +196,7 @@ def test_who_buries_second_does_not_wipe_the_next_owner(
 
 
 @pytest.mark.test_all
-def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
-    slots: Scoreboard, stranger: Stranger
-) -> None:
+def test_the_watch_kills_only_who_is_past_its_limit(slots: Scoreboard, stranger: Stranger) -> None:
     overdue = stranger("overdue", 42)  # with a limit of 0 s
     stranger("idle")
     slots.take("myself").start(Run(1, 1), 0.0)
@@ -215,9 +207,7 @@ def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
 
 
 @pytest.mark.test_all
-def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
-    slots: Scoreboard, stranger: Stranger
-) -> None:
+def test_the_watch_kills_without_a_housekeeper(slots: Scoreboard, stranger: Stranger) -> None:
     silent = stranger("silent")
     killed = kill_overdue(slots, silent_s=0.0)
     assert killed == [silent.pid]

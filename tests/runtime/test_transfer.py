@@ -22,7 +22,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import FORGET_IMPORTS_AFTER
 from tasks_app.runtime.migration import reindex
 from tasks_app.runtime.transfer import Imported, MoveEnded, cancel_moved, export_tasks, import_tasks
-from tests.factory import claimed_task, do
+from tests.factory import claimed_task, do, rows_of, run_sql
 from tests.servers import Databases
 from tests.statements import once_after
 
@@ -65,7 +65,6 @@ TAKEN_ALONG = (
 
 @pytest.fixture(scope="module")
 def elsewhere(databases: Databases) -> Iterator[Engine]:
-    """Another database with the schema."""
     made = create_engine(databases.create("elsewhere"))
     with made.connect() as connection:
         migrate(connection)
@@ -87,9 +86,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def rows(engine: Engine, *columns: str, table: str = "task_pending") -> list[tuple]:
-    with engine.connect() as connection:
-        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id"))
-        return [tuple(row) for row in found]
+    return rows_of(engine, f"SELECT {', '.join(columns)} FROM {table} ORDER BY id")
 
 
 def made(engine: Engine, number: int, **options: Any) -> list[int]:
@@ -115,9 +112,7 @@ def receipt(file: Path) -> Path:
     return file.with_name("moved.jsonl")
 
 
-def test_a_task_takes_all_along_that_its_producer_said(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_task_takes_all_its_options_along(engine: Engine, there: Engine, file: Path) -> None:
     with engine.begin() as connection:
         create_task(connection, "bank.pay", {"sum": 0.1, "big": 2**62, "ä": ["\\n"]}, **OPTIONS)
         connection.execute(
@@ -129,13 +124,10 @@ def test_a_task_takes_all_along_that_its_producer_said(
     assert rows(there, "due_at", "scan_at") == [(LATER, LATER)]
 
 
-def test_an_encrypted_payload_goes_along_as_it_is_stored(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_an_encrypted_payload_goes_as_stored(engine: Engine, there: Engine, file: Path) -> None:
     stored = {"$encrypted": "v1.2026-11.c2VhbGVk"}
     made(engine, 1)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET payload = :p"), {"p": json.dumps(stored)})
+    run_sql(engine, "UPDATE task_pending SET payload = :p", p=json.dumps(stored))
     export_tasks(engine, file, name="t")
     brought(there, file)
     assert rows(there, "payload") == [(stored,)]
@@ -159,9 +151,7 @@ def test_only_its_owner_reads_the_file_and_none_is_written_over(engine: Engine, 
         export_tasks(engine, file, name="t")
 
 
-def test_what_runs_is_over_or_counts_in_a_group_stays(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_what_runs_is_over_or_in_a_group_stays(engine: Engine, there: Engine, file: Path) -> None:
     (waits, member) = made(engine, 2)
     with engine.begin() as connection:
         claimed_task(connection)
@@ -175,9 +165,7 @@ def test_what_runs_is_over_or_counts_in_a_group_stays(
 
 
 @pytest.mark.test_all
-def test_each_is_created_once_however_often_it_is_tried(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_each_is_created_once_in_many_tries(engine: Engine, there: Engine, file: Path) -> None:
     """Also when it is over, and gone, where it was brought."""
     made(engine, 450)
     export_tasks(engine, file, name="t")
@@ -191,8 +179,7 @@ def test_each_is_created_once_however_often_it_is_tried(
         import_tasks(own, file, receipt(file))
     assert not receipt(file).exists()
     assert len(rows(there, "id")) == 200
-    with there.begin() as connection:
-        connection.execute(text("DELETE FROM task_pending WHERE id % 200 = 1"))
+    run_sql(there, "DELETE FROM task_pending WHERE id % 200 = 1")
     gone = 450 - len(rows(there, "id")) - 250
     assert brought(there, file).tasks == 450
     assert brought(there, file).tasks == 450
@@ -202,32 +189,24 @@ def test_each_is_created_once_however_often_it_is_tried(
     assert set(keys) < set(rows(engine, "idempotency_key"))
 
 
-def test_a_taken_unique_key_leaves_it_out_until_it_is_free(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_taken_unique_key_leaves_it_out_first(engine: Engine, there: Engine, file: Path) -> None:
     (task_id,) = made(engine, 1, unique_key="a")
     made(there, 1, unique_key="a")
     export_tasks(engine, file, name="t")
     assert brought(there, file) == Imported(0, [task_id])
-    with there.begin() as connection:
-        connection.execute(text("DELETE FROM task_pending"))
+    run_sql(there, "DELETE FROM task_pending")
     assert brought(there, file) == Imported(1, [])
 
 
-def test_a_move_cancels_what_has_arrived_and_nothing_else(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_move_cancels_only_what_arrived(engine: Engine, there: Engine, file: Path) -> None:
     held(engine, 3)
     with engine.begin() as connection:
         released, stays = held(engine, 1)[0], create_task(connection, "t", unique_key="a")
         hold_task(connection, stays)
     made(there, 1, unique_key="a")
     export_tasks(engine, file, held=True)
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE task_pending SET due_at = created_at WHERE id = :id"), {"id": released}
-        )
-        connection.execute(text("UPDATE task_pending SET scan_at = due_at"))
+    run_sql(engine, "UPDATE task_pending SET due_at = created_at WHERE id = :id", id=released)
+    run_sql(engine, "UPDATE task_pending SET scan_at = due_at")
 
     assert brought(there, file).left_out == [stays]
     assert cancel_moved(engine, receipt(file)) == MoveEnded(3, [released])
@@ -237,15 +216,12 @@ def test_a_move_cancels_what_has_arrived_and_nothing_else(
     assert rows(engine, "state", table="task_completed") == [("CANCELLED",)] * 3
 
 
-def test_a_receipt_cancels_nothing_in_another_database(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_a_receipt_is_void_in_other_databases(engine: Engine, there: Engine, file: Path) -> None:
     """There an id is another task's."""
     ids = held(engine, 1)
     export_tasks(engine, file, held=True)
     brought(there, file)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET idempotency_key = gen_random_uuid()"))
+    run_sql(engine, "UPDATE task_pending SET idempotency_key = gen_random_uuid()")
     assert cancel_moved(engine, receipt(file)) == MoveEnded(0, ids)
 
 
@@ -253,8 +229,7 @@ def test_both_databases_may_give_a_task_one_id(engine: Engine, there: Engine, fi
     """A move goes on all the same, and a receipt cancels nothing where the tasks went."""
     ids = held(engine, 2)
     export_tasks(engine, file, held=True)
-    with there.begin() as connection:
-        connection.execute(text(f"ALTER SEQUENCE task_pending_id_seq RESTART WITH {ids[0]}"))
+    run_sql(there, f"ALTER SEQUENCE task_pending_id_seq RESTART WITH {ids[0]}")
     brought(there, file)
     assert brought(there, file).tasks == 2
     assert rows(there, "id") == [(one,) for one in ids]
@@ -313,9 +288,7 @@ def test_files_of_other_kinds_are_refused(there: Engine, file: Path, words: str)
         brought(there, file.with_name("none"))
 
 
-def test_what_was_brought_in_long_ago_is_forgotten(
-    engine: Engine, there: Engine, file: Path
-) -> None:
+def test_what_was_imported_long_ago_is_gone(engine: Engine, there: Engine, file: Path) -> None:
     made(engine, 1)
     export_tasks(engine, file, name="t")
     brought(there, file)
@@ -386,13 +359,8 @@ def halves(engine: Engine) -> list[str]:
 
 
 def valid(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(
-            connection.execute(
-                text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
-                {"name": INDEX},
-            ).scalar()
-        )
+    found = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"
+    return bool(run_sql(engine, found, name=INDEX))
 
 
 @pytest.mark.test_all
@@ -444,9 +412,7 @@ def test_others_write_meanwhile(engine: Engine, database: Database) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.usefixtures("bloated")
-def test_an_open_transaction_leaves_the_old_index_and_nothing_half_done(
-    engine: Engine, database: Database
-) -> None:
+def test_an_open_transaction_leaves_the_old_index_alone(engine: Engine, database: Database) -> None:
     with engine.connect() as other:
         other.exec_driver_sql("UPDATE task_attempt SET attempt = 2 WHERE task_id = 20")
         result = reindex(database, [INDEX], patience_s=0.3)
@@ -477,20 +443,17 @@ def test_what_a_killed_try_left_half_done_is_dropped(engine: Engine, database: D
 
 
 def test_an_index_of_somebody_else_is_refused(engine: Engine, database: Database) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE theirs (id bigint PRIMARY KEY)")
+    run_sql(engine, "CREATE TABLE theirs (id bigint PRIMARY KEY)")
     try:
         with pytest.raises(InvalidSelectionError, match="tasks_app has no index theirs_pkey"):
             reindex(database, ["theirs_pkey"])
     finally:
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE theirs")
+        run_sql(engine, "DROP TABLE theirs")
 
 
 def test_only_the_owner_may(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP ROLE IF EXISTS reindex_nobody")
-        connection.exec_driver_sql("CREATE ROLE reindex_nobody LOGIN PASSWORD 'x'")
+    run_sql(engine, "DROP ROLE IF EXISTS reindex_nobody")
+    run_sql(engine, "CREATE ROLE reindex_nobody LOGIN PASSWORD 'x'")
     url = engine.url.set(username="reindex_nobody", password="x")
     other = create_engine(url)
     try:
@@ -498,5 +461,4 @@ def test_only_the_owner_may(engine: Engine) -> None:
             reindex(Database(url.render_as_string(hide_password=False)))
     finally:
         other.dispose()
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP ROLE reindex_nobody")
+        run_sql(engine, "DROP ROLE reindex_nobody")

@@ -10,8 +10,8 @@ from sqlalchemy import text
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
 from tasks_app.pool import scheduling
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler
+from tests.factory import some
 from tests.runtime.bench import Bench
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -29,27 +29,19 @@ def scheduled(bench: Bench, name: str = "s", *, now: datetime = NOON, **when: An
     options = {word: when.pop(word) for word in ("unique_key", "queue") if word in when}
     when = when if {"cron", "at", "every"} & when.keys() else {"every": 60, **when}
     row = validate_task(NewTask("t", {"of": name}, options), None, 65536)  # type: ignore[typeddict-item]
-    made = bench.do(scheduling.add, name, plan_of(row, when), now=now)
-    assert made is not None
-    return made
+    return some(bench.do(scheduling.add, name, plan_of(row, when), now=now))
 
 
 def scheduler(bench: Bench) -> Scheduler:
-    """Make a scheduler with connections of its own."""
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     return Scheduler(database)
 
 
 def standing(bench: Bench, name: str = "s") -> Schedule:
-    """Read a schedule."""
-    found = bench.do(scheduling.get, name)
-    assert found is not None
-    return found
+    return some(bench.do(scheduling.get, name))
 
 
 def tasks(bench: Bench) -> list[Any]:
-    """Read the tasks of schedules that are not over."""
     with bench.engine.begin() as connection:
         return list(connection.execute(_MADE))
 

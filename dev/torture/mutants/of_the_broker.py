@@ -73,7 +73,7 @@ BROKER = (
         "tasks_app/runtime/leader/leader.py",
         "        if not isinstance(trouble, RefusedError):\n",
         "        if trouble is not None:\n",
-        f"{LEADER}who_leads_stays_when_nobodys_messages_are_taken",
+        f"{LEADER}a_leader_stays_when_all_are_refused",
     ),
     mutant(
         "who leads next publishes before it asks",

@@ -12,7 +12,7 @@ RETURNER = "tasks_app/runtime/worker/housekeeper.py"
 IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 HANDLERS = "tests/runtime/handler_db/test_handler_connections.py::test_"
-LATE = "tests/runtime/execution/test_late_starts.py::"
+LATE = "tests/runtime/execution/test_late_commits.py::"
 RESCUER = "tests/runtime/leader/test_rescuer.py::"
 INTERNALS = "tests/runtime/handler_db/test_driver_internals.py::"
 
@@ -31,7 +31,7 @@ CONNECTIONS = (
         LIVENESS,
         "readable = _is_readable(driver)",
         "readable = False",
-        f"{IDLE}test_all_connections_that_die_while_idle_cost_nobody_anything",
+        f"{IDLE}test_connections_that_die_while_idle_cost_none",
     ),
     mutant(
         "nobody asks a connection that was idle for long",
@@ -39,7 +39,7 @@ CONNECTIONS = (
         LIVENESS,
         "time.monotonic() - since < IDLE_S",
         "since",
-        f"{IDLE}test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long",
+        f"{IDLE}test_a_connection_idle_for_long_is_asked_before_its_use",
     ),
     mutant(
         "a loss is the loss of one engine",
@@ -55,7 +55,7 @@ CONNECTIONS = (
         VERDICTS,
         "(untried and is_lost(error)) or is_stale_plan(error)",
         "is_stale_plan(error)",
-        f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
+        f"{FIRST}test_a_run_that_did_nothing_runs_again",
     ),
     mutant(
         "a table that was altered charges who prepared a statement before",
@@ -63,7 +63,7 @@ CONNECTIONS = (
         VERDICTS,
         "(untried and is_lost(error)) or is_stale_plan(error)",
         "untried and is_lost(error)",
-        f"{HANDLERS}a_table_that_was_altered_behind_a_prepared_statement_charges_nobody[connection]",
+        f"{HANDLERS}a_table_altered_behind_a_prepared_statement_charges_none[connection]",
     ),
     mutant(
         "a role's limit for locks is charged",
@@ -71,7 +71,7 @@ CONNECTIONS = (
         VERDICTS,
         " or self._was_hurried(end.spec, error)",
         "",
-        f"{HANDLERS}a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody[handler]",
+        f"{HANDLERS}a_lock_timeout_not_the_handlers_own_charges_nobody[handler]",
     ),
     mutant(
         "a limit of the handler's own is not charged",
@@ -87,7 +87,7 @@ CONNECTIONS = (
         VERDICTS,
         " or end.run.task.at_most_once:\n            return False\n",
         ":\n            return False\n",
-        f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
+        f"{FIRST}test_at_most_once_is_not_run_again_and_names_no_commit",
         "tests/runtime/ends/test_contract.py::"
         "test_effects_stand_if_and_only_if_the_outcome_does[plain-once]",
     ),
@@ -97,7 +97,7 @@ CONNECTIONS = (
         VERDICTS,
         "    if is_of_commit(error):\n",
         "    if is_unanswered(error):\n",
-        f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
+        f"{FIRST}test_at_most_once_is_not_run_again_and_names_no_commit",
     ),
     mutant(
         "no lost connection is an unknown outcome",
@@ -105,7 +105,7 @@ CONNECTIONS = (
         "tasks_app/runtime/db/transaction.py",
         "    setattr(error, _OF_COMMIT, True)\n",
         "",
-        f"{IDLE}test_of_a_commit_that_was_not_answered_the_outcome_is_unknown",
+        f"{IDLE}test_the_outcome_of_an_unanswered_commit_is_unknown",
     ),
     mutant(
         "a payload that was not fetched is a run",
@@ -121,7 +121,7 @@ CONNECTIONS = (
         RETURNER,
         "if idle_s <= OUTAGE_GRACE_S:",
         "if idle_s < 0:",
-        f"{IDLE}test_who_loses_its_connection_when_idle_ones_die_is_not_suspected",
+        f"{IDLE}test_losing_a_connection_as_idle_ones_die_is_no_guilt",
     ),
     mutant(
         "what is late begins",
@@ -130,7 +130,7 @@ CONNECTIONS = (
         "if time.monotonic() >= run.held_until:",
         "if run.held_until < 0:",
         f"{LATE}test_what_was_declared_unknown_does_not_begin_afterwards",
-        f"{LATE}test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge",
+        f"{LATE}test_what_nobody_rescued_runs_again_uncharged",
     ),
     mutant(
         "a lease counts from the answer",
@@ -154,7 +154,7 @@ CONNECTIONS = (
         "tasks_app/runtime/leader/rescuer.py",
         "if self.check_clock(tables.database_time(connection, now=now), asked_at):\n",
         "if tables.database_time(connection, now=now) < asked_at:\n",
-        f"{RESCUER}TestTheClock::test_workers_renew_before_any_rescue_when_it_jumps_forward",
+        f"{RESCUER}TestTheClock::test_workers_renew_first_when_it_jumps_on",
     ),
     mutant(
         "who only looks knows no time",

@@ -19,7 +19,7 @@ ENDS = "tests/runtime/execution/test_completion.py::test_"
 LATE = "tests/runtime/test_late_writes.py::test_"
 HISTORY = "tests/runtime/test_history.py::test_"
 CONTRACT = "tests/runtime/ends/test_contract.py::test_effects_stand_if_and_only_if_the_outcome_does"
-UNANSWERED = "tests/runtime/ends/test_contract.py::test_a_commit_without_an_answer"
+UNANSWERED = "tests/runtime/ends/test_contract.py::test_an_unanswered_commit"
 
 ENDS_OF_RUNS = (
     mutant(
@@ -64,7 +64,7 @@ ENDS_OF_RUNS = (
         ENDINGS,
         "            self._settle(task, end.run.with_sub_status(failure))\n",
         "            self._keep(task, settlement)\n",
-        f"{UNANSWERED}_stands_or_is_given_back[plain-row-lose_request]",
+        f"{UNANSWERED}_stands_or_not[plain-row-lose_request]",
     ),
     mutant(
         "an end that was broken off goes on",
@@ -205,7 +205,7 @@ ENDS_OF_RUNS = (
         SETTLER,
         "steps = in_time(driver.end_each(ends), self._late_patience_s)\n",
         "steps = driver.end_each(ends)\n",
-        f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
+        f"{SHARED}TestTheDeadline::test_what_takes_long_is_sent_again_alone",
     ),
     mutant(
         "what was not answered is sent again beside others",
@@ -213,7 +213,7 @@ ENDS_OF_RUNS = (
         SETTLER,
         "            and not (group[0].unsure or left[0].unsure)\n",
         "",
-        f"{SHARED}TestTheDeadline::test_what_takes_too_long_is_sent_again_alone",
+        f"{SHARED}TestTheDeadline::test_what_takes_long_is_sent_again_alone",
     ),
     mutant(
         "a lost fence after a lost answer is a success",
@@ -256,7 +256,7 @@ ENDS_OF_RUNS = (
         "            self.names.add(name)\n",
         "        self.names.update(_OURS, (last.name,))\n",
         "tests/runtime/handler_db/test_handler_connections.py::"
-        "test_an_end_that_cannot_be_prepared_harms_its_own_run_alone[False]",
+        "test_an_end_that_cannot_be_prepared_fails_one_run[False]",
     ),
     mutant(
         "what was refused waits behind a slow task",

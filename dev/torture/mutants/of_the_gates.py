@@ -260,7 +260,7 @@ GATES = (
         "tasks_app/domain/flow_control/admission.py",
         "admission.behind.update(gates)",
         "admission.behind.add(gate)",
-        f"{RUNS}who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next",
+        f"{RUNS}who_is_woken_at_one_gate_and_held_at_another_yields_its_place",
     ),
     mutant(
         "a head that is cancelled and holds its key",
@@ -309,8 +309,7 @@ GATES = (
         "tasks_app/runtime/worker/standalone.py",
         "self._inflight.claimer_wake.wait(interval)",
         "self._inflight.stopping.wait(interval)",
-        "tests/runtime/worker/test_standalone.py::"
-        "test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan",
+        "tests/runtime/worker/test_standalone.py::test_who_waits_behind_a_run_starts_at_its_end",
         "tests/runtime/worker/test_standalone.py::"
         "test_a_callback_starts_when_its_group_ends_not_at_the_next_scan",
     ),

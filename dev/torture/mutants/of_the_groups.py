@@ -43,8 +43,7 @@ GROUPS_AND_PROGRESS = (
         "tasks_app/runtime/handler_db/ends.py",
         "one.ending.called.extend(callbacks_of_answer(",
         "list(called_by(",
-        "tests/runtime/hints/test_hints.py::"
-        "test_who_ends_the_last_member_hints_at_the_callback[with effects]",
+        "tests/runtime/hints/test_hints.py::test_the_last_member_hints_at_a_callback[with effects]",
     ),
     mutant(
         "member that ends like all others",

@@ -117,7 +117,7 @@ KEYS = (
         "tasks_app/domain/partition/keys.py",
         '    "str": (str, str, str),\n',
         '    "str": (str, str, str),\n    "float": (float, float, float),\n',
-        f"{LOOPS}keys_that_are_floats_are_refused_before_a_row_is_given",
+        f"{LOOPS}keys_that_are_floats_are_refused_at_once",
     ),
     mutant(
         "key cast to what is declared",
@@ -125,7 +125,7 @@ KEYS = (
         "tasks_app/pool/tasks/paging.py",
         "type_=_AsIs(c.type)",
         "type_=c.type",
-        f"{LOOPS}keys_are_compared_in_their_columns_type_whatever_is_declared",
+        f"{LOOPS}keys_are_compared_in_their_columns_type",
     ),
     mutant(
         "two instances of one number",

@@ -41,7 +41,7 @@ LARGE_VALUES = (
         ROWS,
         "if isinstance(row.payload, LargePayload) and taken:",
         "if isinstance(row.payload, LargePayload):",
-        f"{RUNS}test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one",
+        f"{RUNS}test_a_taken_key_keeps_no_value",
     ),
     mutant(
         "large values: transaction",
@@ -73,7 +73,7 @@ LARGE_VALUES = (
         "tasks_app/runtime/leader/maintainer.py",
         "before = database_now(connection) - LARGE_VALUE_GRACE",
         "before = instant(connection)",
-        f"{STORES}test_a_file_whose_transaction_is_open_is_left_for_a_day",
+        f"{STORES}test_a_file_stays_a_day_for_its_commit",
     ),
     mutant(
         "large values: a store that hangs",
@@ -81,7 +81,7 @@ LARGE_VALUES = (
         "tasks_app/runtime/leader/maintainer.py",
         "self._large.start_outside()",
         "self._large.run_outside()",
-        "tests/runtime/large_values/test_upkeep.py::test_maintenance_is_done_while_a_store_hangs",
+        "tests/runtime/large_values/test_runs.py::test_maintenance_ends_as_a_store_hangs",
     ),
     mutant(
         "large values: outage",
@@ -97,6 +97,6 @@ LARGE_VALUES = (
         "tasks_app/runtime/execution/invocation.py",
         "if reference is not None and reference.encrypted:",
         "if reference is None:",
-        f"{SECRETS}test_a_handler_that_takes_no_payload_still_has_an_encrypted_result",
+        f"{SECRETS}test_a_handler_without_payload_encrypts_its_result",
     ),
 )

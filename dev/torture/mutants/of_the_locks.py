@@ -122,7 +122,7 @@ LOCKS = (
         "tasks_app/runtime/locks/lock.py",
         "if told or passed_by or not answer or not _is_hindered(database, ask):",
         "if told or passed_by:",
-        f"{WAKE_UPS}a_release_while_somebody_joins_the_line_is_not_missed",
+        f"{WAKE_UPS}a_release_as_somebody_joins_is_not_missed",
     ),
     mutant(
         "lock on a row without its fence",
@@ -131,7 +131,7 @@ LOCKS = (
         "columns.lock_fence == fence, ",
         "",
         "tests/runtime/locks/test_row_locks.py::TestFlags::"
-        "test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused",
+        "test_an_expired_flag_is_taken_over_and_its_old_holder_refused",
     ),
     mutant(
         "locks: release at once",
@@ -140,8 +140,7 @@ LOCKS = (
         "            self._released_in = connection.get_transaction()\n            return\n",
         "            self.end()\n            return\n",
         "tests/runtime/locks/test_locks.py::TestOnline::test_a_release_that_is_rolled_back_is_none",
-        "tests/runtime/locks/test_locks.py::TestOnline::"
-        "test_what_was_to_be_released_and_was_not_is_renewed_again",
+        "tests/runtime/locks/test_locks.py::TestOnline::test_a_release_undone_is_renewed_again",
     ),
     mutant(
         "locks: released is not lost",

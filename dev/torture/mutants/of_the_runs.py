@@ -9,8 +9,8 @@ DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
 END = "tasks_app/runtime/handler_db/ends.py"
 SESSION = "tasks_app/pool/connection/sessions.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
-MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
-SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
+MEETS = f"{ODD}the_next_run_meets_no_leftovers"
+SNAPSHOT = f"{ODD}a_run_in_a_snapshot_outlives_renewals"
 FORBIDDEN = (
     "tests/runtime/ends/test_contract.py::"
     "test_what_is_forbidden_fails_alone_and_leaves_nothing[plain]"
@@ -60,7 +60,7 @@ RUNS = (
         '{b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
         'UNDOING = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
         '{b"tasks_app fires": FIRE}',
-        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-False]",
+        f"{ODD}a_deferred_trigger_sees_its_runs_set[sync-False]",
     ),
     mutant(
         "a member's settings are taken back before deferred triggers",
@@ -68,8 +68,8 @@ RUNS = (
         SESSION,
         'FIRE_AND_RESET = FIRE + b"; " + RESET',
         "FIRE_AND_RESET = RESET",
-        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-True]",
-        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[async-True]",
+        f"{ODD}a_deferred_trigger_sees_its_runs_set[sync-True]",
+        f"{ODD}a_deferred_trigger_sees_its_runs_set[async-True]",
     ),
     mutant(
         "what stays in a session stays",
@@ -109,7 +109,7 @@ RUNS = (
         DRIVER,
         "            self.ended = True\n        self._was_open",
         "            pass\n        self._was_open",
-        f"{ODD}the_end_past_our_cursors_is_seen_all_the_same",
+        f"{ODD}an_end_past_our_cursors_is_seen",
     ),
     mutant(
         "what begins a transaction cannot end it",
@@ -117,7 +117,7 @@ RUNS = (
         DRIVER,
         "was_open = before != _IDLE or self._began",
         "was_open = before != _IDLE",
-        f"{ODD}the_end_past_our_cursors_is_seen_all_the_same",
+        f"{ODD}an_end_past_our_cursors_is_seen",
     ),
     mutant(
         "who ends a transaction and begins another is not seen",

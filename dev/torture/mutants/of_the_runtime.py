@@ -37,7 +37,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/completion.py",
         "if isinstance(error, CancelledError) and spec.is_async and not task.runs_alone:",
         "if False:",
-        f"{ASYNC}test_who_loses_a_task_of_its_own_is_uncharged_once_and_then_runs_alone",
+        f"{ASYNC}test_who_loses_its_own_task_is_uncharged_once_then_runs_alone",
     ),
     mutant(
         "a lane that breaks keeps its run",
@@ -72,7 +72,7 @@ RUNTIME = (
         "return self._names | others",
         "return self._names",
         "tests/runtime/execution/test_inflight.py::"
-        "test_a_worker_without_a_broker_parks_only_what_nobody_knows",
+        "test_without_a_broker_it_parks_only_what_nobody_knows",
     ),
     mutant(
         "a flood of stale messages",
@@ -80,7 +80,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/executor.py",
         "published=wake and claimed_any",
         "published=wake",
-        "tests/runtime/execution/test_looking_around.py::"
+        "tests/runtime/execution/test_run_times.py::"
         "test_messages_whose_tasks_are_done_keep_nobody_waiting",
     ),
     mutant(
@@ -89,7 +89,7 @@ RUNTIME = (
         "tasks_app/runtime/execution/executor.py",
         "self._forwarder.forward_unknown(group)",
         "pass",
-        "tests/runtime/execution/test_inflight.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
+        "tests/runtime/execution/test_inflight.py::test_what_only_others_know_is_passed_on",
     ),
     mutant(
         "remembers for ever",
@@ -106,7 +106,7 @@ RUNTIME = (
         DISPATCHER,
         "enumerate(found.messages) if place not in wrong]",
         "enumerate(found.messages)]",
-        f"{SCAN}TestABrokerThatIsAway::test_a_queue_that_the_broker_does_not_know_holds_up_no_other",
+        f"{SCAN}TestABrokerThatIsAway::test_a_queue_missing_in_the_broker_is_skipped",
     ),
     mutant(
         "remembers a task that came back",
@@ -114,7 +114,7 @@ RUNTIME = (
         PUBLISHED,
         "return known is not None and known[1] == scan_at",
         "return known is not None",
-        f"{SCAN}test_a_task_that_came_back_goes_out_although_it_was_published_a_moment_ago",
+        f"{SCAN}test_a_task_that_came_back_goes_out_though_published_a_moment_ago",
     ),
     mutant(
         "does not ask the depth",
@@ -147,7 +147,7 @@ RUNTIME = (
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
         "tests/runtime/leader/test_delays.py::"
-        "test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones",
+        "test_while_there_is_something_a_twentieth_of_the_time_is_for_whole_ones",
     ),
     mutant(
         "the runner catches Exception only",
@@ -155,7 +155,7 @@ RUNTIME = (
         RUNNER,
         "    except BaseException as error:\n                    self._completion.end_w",
         "    except Exception as error:\n                    self._completion.end_w",
-        "tests/runtime/test_hostile.py::test_whatever_is_raised_is_recorded_and_the_next_task_runs",
+        "tests/runtime/test_outcomes.py::test_what_is_raised_is_recorded",
         also=(
             Change(
                 RUNNER,
@@ -264,7 +264,7 @@ RUNTIME = (
         LOOKAHEAD,
         "if known is None or abs(known - due_at) > SAME_S:",
         "if True:",
-        f"{DELAYED}test_what_is_due_before_the_pass_after_the_next_is_announced_once",
+        f"{DELAYED}test_what_is_due_before_the_pass_after_next_is_announced_once",
     ),
     mutant(
         "a task that was put off is announced no more",

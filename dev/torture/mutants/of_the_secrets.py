@@ -49,7 +49,7 @@ SECRETS = (
         SECRECY,
         "if spec.encrypted or token_in(task.payload) is not None:",
         "if spec.encrypted:",
-        f"{RUNS}test_what_is_encrypted_has_encrypted_results_whatever_is_said_now",
+        f"{RUNS}test_results_of_encrypted_tasks_stay_encrypted",
     ),
     mutant(
         "secrets: handed in",
@@ -90,7 +90,7 @@ SECRETS = (
         "AND {place.value} = g.old",
         "AND g.old IS NOT NULL",
         "tests/runtime/encryption/test_rotation.py::"
-        "test_a_value_that_changed_meanwhile_is_not_overwritten",
+        "test_a_value_changed_meanwhile_is_not_overwritten",
     ),
     mutant(
         "secrets: settings",
@@ -106,7 +106,7 @@ SECRETS = (
         SECRECY,
         "if is_erased(text):",
         "if not text:",
-        f"{ERASE}test_an_erased_task_that_is_requeued_does_not_reach_its_handler",
+        f"{ERASE}test_an_erased_task_requeued_reaches_no_handler",
     ),
     mutant(
         "erase: open bulk",
@@ -138,7 +138,7 @@ SECRETS = (
         "tasks_app/runtime/erasure.py",
         "receipt.running += len(set(meant.over) - done)",
         "receipt.running += 0",
-        f"{ERASE}test_what_comes_back_and_ends_meanwhile_is_told",
+        f"{ERASE}test_what_comes_back_meanwhile_is_told",
     ),
     mutant(
         "masks: errors",

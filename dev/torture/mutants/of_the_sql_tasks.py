@@ -32,7 +32,7 @@ SQL_TASKS = (
         HANDLER,
         'ConfigDict(extra="forbid")',
         "ConfigDict()",
-        f"{RUN}TestValues::test_the_payload_has_the_parameters_and_no_more",
+        f"{RUN}TestValues::test_the_payload_has_just_the_parameters",
     ),
     mutant(
         "sql task: no signal",
@@ -40,7 +40,7 @@ SQL_TASKS = (
         HANDLER,
         "        keeps_timeout=True,\n",
         "",
-        f"{RUN}TestTimeout::test_a_slow_statement_ends_by_statement_timeout",
+        f"{RUN}TestTimeout::test_a_slow_one_ends_by_statement_timeout",
     ),
     mutant(
         "sql task: its own COMMIT",

@@ -6,7 +6,7 @@ from dev.torture.mutants.change import mutant
 
 LOG = "tasks_app/pool/fragments/transition_log.py"
 EDGES = "tests/pool/runs/test_every_transition.py::"
-SAID = "tests/runtime/execution/test_sub_status.py::"
+SAID = "tests/runtime/execution/test_transition_log.py::"
 
 TRAIL = (
     mutant(
@@ -56,7 +56,7 @@ TRAIL = (
         "tasks_app/pool/runs/settle.py",
         "nullif(coalesce(f.said, p.sub_status), '') AS sub_status",
         "nullif(f.said, '') AS sub_status",
-        f"{SAID}test_it_stays_through_retries_pools_and_a_requeue_until_another_is_said",
+        f"{SAID}test_a_sub_status_stays_through_retries_pools_and_a_requeue",
     ),
     mutant(
         "waiting: release at a rate",

@@ -137,7 +137,7 @@ WAITING = (
         AMEND,
         '    FOR NO KEY UPDATE"',
         '"',
-        f"{RACES}test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it",
+        f"{RACES}test_a_verb_waits_for_what_is_open_and_acts",
     ),
     mutant(
         "waiting: it was so already",

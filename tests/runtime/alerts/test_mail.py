@@ -28,7 +28,8 @@ from tasks_app.runtime.alerts import rules
 from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
-from tests.factory import claimed_task, do, pending_task
+from tests.cases import in_one_test
+from tests.factory import claimed_task, do, pending_task, run_sql
 from tests.pool.test_statistics import KEPT, part, put
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
@@ -338,20 +339,17 @@ def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
         holder.execution_options(isolation_level="REPEATABLE READ")
         holder.execute(text("SELECT pg_current_xact_id()"))
         for _ in range(3):
-            with engine.begin() as connection:
-                connection.execute(text("SELECT pg_current_xact_id()"))
+            run_sql(engine, "SELECT pg_current_xact_id()")
         held = {alert.key for alert in check_rules(engine, given)[0]}
     assert "snapshot" in held
 
 
 def test_a_rule_that_may_not_read_is_named(engine: Engine, database_url: str) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
+    run_sql(engine, "ALTER TABLE task_schedule RENAME TO hidden")
     try:
         found, unread = check_rules(engine, Settings(database_url=database_url))
     finally:
-        with engine.begin() as connection:
-            connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
+        run_sql(engine, "ALTER TABLE hidden RENAME TO task_schedule")
     assert unread == {"schedule"}
     assert "workers" in {alert.key for alert in found}
 
@@ -384,34 +382,27 @@ def counted(connection: Connection) -> None:
 
 
 @pytest.mark.usefixtures("counted")
-def test_failures_in_a_span(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("failed name=t > 3 in 5m") == {
-        "rule:failed name=t": "4 of name=t failed in 5 min"
-    }
-    assert find_of_user_rules("failed name=t > 4 in 5m") == {}
-    assert find_of_user_rules("failed name=t > 13 in 2h") == {
-        "rule:failed name=t": "14 of name=t failed in 2 h"
-    }
-    assert list(find_of_user_rules("failed queue=q > 6 in 5m")) == ["rule:failed queue=q"]
-    assert find_of_user_rules("failed queue=r > 0 in 5m") == {}
-
-
-@pytest.mark.usefixtures("counted")
-def test_the_share_of_failures(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("ratio name=t > 39% in 5m") == {
-        "rule:ratio name=t": "40% of 10 runs of name=t did not succeed in 5 min"
-    }
-    assert find_of_user_rules("ratio name=t > 40% in 5m") == {}
-    assert find_of_user_rules("ratio name=other > 1% in 5m") == {}  # too few runs to say
-
-
-@pytest.mark.usefixtures("counted")
-def test_silence(find_of_user_rules: FindUserRules) -> None:
-    assert find_of_user_rules("silence name=t > 5m") == {}
-    assert find_of_user_rules("silence name=other > 5m") == {
-        "rule:silence name=other": "none of name=other has succeeded for 5 min"
-    }
-    assert find_of_user_rules("silence queue=q > 4d") == {}  # in hours: minutes are gone by then
+@in_one_test(
+    "rule, fact",
+    [
+        ("failed name=t > 3 in 5m", "4 of name=t failed in 5 min"),
+        ("failed name=t > 4 in 5m", ""),
+        ("failed name=t > 13 in 2h", "14 of name=t failed in 2 h"),
+        ("failed queue=q > 6 in 5m", "7 of queue=q failed in 5 min"),
+        ("failed queue=r > 0 in 5m", ""),
+        ("ratio name=t > 39% in 5m", "40% of 10 runs of name=t did not succeed in 5 min"),
+        ("ratio name=t > 40% in 5m", ""),
+        ("ratio name=other > 1% in 5m", ""),  # too few runs to say
+        ("silence name=t > 5m", ""),
+        ("silence name=other > 5m", "none of name=other has succeeded for 5 min"),
+        ("silence queue=q > 4d", ""),  # in hours: minutes are gone by then
+    ],
+)
+def test_failures_their_share_and_silence_in_a_span(
+    find_of_user_rules: FindUserRules, rule: str, fact: str
+) -> None:
+    key = f"rule:{rule.partition(' >')[0]}"
+    assert find_of_user_rules(rule) == ({key: fact} if fact else {})
 
 
 def test_silence_counts_whole_hours(

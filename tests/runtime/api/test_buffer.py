@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine, create_engine, event
@@ -41,14 +41,12 @@ def fill(buffer: TaskBuffer, numbers: range) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again at once."""
     monkeypatch.setattr(TaskBuffer, "_pause_s", lambda _: 0.05)
 
 
 @pytest.fixture
 def proxy(bench: Bench) -> Iterator[FaultProxy]:
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+    with bench.proxy() as (proxy, _):
         yield proxy
 
 
@@ -98,14 +96,10 @@ class TestWhenItWrites:
 
     @pytest.mark.test_all
     def test_of_eight_threads_each_task_once(self, bench: Bench) -> None:
-        with TaskBuffer(bench.engine, size=7, capacity=50, every="1ms") as buffer:
-            threads = [
-                threading.Thread(target=fill, args=(buffer, range(k, 800, 8))) for k in range(8)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        buffer = TaskBuffer(bench.engine, size=7, capacity=50, every="1ms")
+        with buffer, ThreadPoolExecutor(8) as threads:
+            for k in range(8):
+                threads.submit(fill, buffer, range(k, 800, 8))
         assert sorted(written(bench)) == list(range(800))
 
     @pytest.mark.test_all
@@ -202,9 +196,7 @@ class TestOutages:
         assert proxy.lost == 1
         assert sorted(written(bench)) == [0, 1, 2]
 
-    def test_a_listener_that_fails_after_the_commit_does_not_make_it_write_again(
-        self, bench: Bench
-    ) -> None:
+    def test_a_listener_that_fails_after_the_commit_repeats_no_write(self, bench: Bench) -> None:
         def fail(_session: Session) -> None:
             event.remove(Session, "after_commit", fail)
             raise ZeroDivisionError
@@ -255,7 +247,7 @@ class TestOutages:
         assert lost == ["t"] * 5
         assert "tasks of a buffer were lost" in caplog.text
 
-    def test_a_row_that_the_table_refuses_is_lost_alone(
+    def test_a_refused_row_is_lost_alone(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         with (
@@ -267,7 +259,7 @@ class TestOutages:
         assert (buffer.counts().written, buffer.counts().lost) == (6, 1)
         assert "1 tasks of a buffer were lost (IntegrityError)" in caplog.text
 
-    def test_whatever_goes_wrong_in_its_thread_is_told(
+    def test_errors_of_its_thread_are_told(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         engine = bench.engine.execution_options()
@@ -309,9 +301,7 @@ def run(bench: Bench, code: str, expected: int = 0) -> subprocess.CompletedProce
 
 @pytest.mark.test_all
 class TestProcesses:
-    def test_a_killed_process_loses_what_was_not_written_and_nothing_is_there_twice(
-        self, bench: Bench
-    ) -> None:
+    def test_a_killed_process_loses_the_unwritten_and_writes_none_twice(self, bench: Bench) -> None:
         run(
             bench,
             "fill(range(20)); buffer.flush(); fill(range(20, 25)); os.kill(os.getpid(), 9)",
@@ -320,9 +310,7 @@ class TestProcesses:
         assert written(bench) == list(range(20))
 
     @pytest.mark.test_all
-    def test_killed_at_any_moment_it_leaves_whole_batches_of_what_it_took_first(
-        self, bench: Bench
-    ) -> None:
+    def test_killed_at_any_moment_it_leaves_its_first_batches_whole(self, bench: Bench) -> None:
         code = """
 import threading, time
 def kill():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -26,7 +27,7 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.clock import until
-from tests.factory import claimed_task, do, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task, run_sql, some
 from tests.pool.interleave import pid_of
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.statements import once_after
@@ -70,9 +71,23 @@ def lines(engine: Engine, token: int) -> list[audit.AuditLine]:
     return do(engine, audit.steps, token)
 
 
-def bulk(engine: Engine, action: str, **words: Any) -> Any:
-    token = start_bulk(engine, action, **words)
-    return run_bulk(engine, token, registry=REGISTRY)
+def bulk(engine: Engine, action: str, **words: Any) -> Done:
+    return some(run_bulk(engine, start_bulk(engine, action, **words), registry=REGISTRY))
+
+
+def killed_at_its_second_step(engine: Engine, token: int) -> None:
+    noted: list[str] = []
+
+    def dies(_: object, __: object, statement: str, *___: object) -> None:
+        if "INSERT INTO task_audit" in statement:
+            noted.append(statement)
+        if len(noted) == 2:
+            raise KeyboardInterrupt
+
+    killed = engine.execution_options()
+    event.listen(killed, "before_cursor_execute", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_bulk(killed, token)
 
 
 # -- what is meant
@@ -130,17 +145,11 @@ def test_newer_than_is_the_other_half(engine: Engine) -> None:
 def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     """What waited when it was looked up, and runs now, is not what was meant."""
     (task_id,) = make(engine, 1)
-
-    def run() -> None:
-        do(engine, claimed_task, task_id)
-
     own = engine.execution_options()
-    with once_after(own, "AS fits FROM", run):
+    with once_after(own, "AS fits FROM", lambda: do(engine, claimed_task, task_id)):
         done = bulk(own, "cancel", name="t", state="PENDING")
-
     assert done.number == 0
-    task = do(engine, get, task_id)
-    assert task is not None
+    task = some(do(engine, get, task_id))
     assert task.cancel_requested_at is None
 
 
@@ -165,14 +174,11 @@ def test_first_ten_then_the_rest_of_what_was_there_at_the_start(engine: Engine) 
     ids = make(engine, 25)
     token = start_bulk(engine, "cancel", name="t", by="ann")
 
-    ten = run_bulk(engine, token, first=10, by="ann")
+    ten = some(run_bulk(engine, token, first=10, by="ann"))
     later = make(engine, 3)
-    rest = run_bulk(engine, token, by="bob")
-    again = run_bulk(engine, token)
+    rest = some(run_bulk(engine, token, by="bob"))
+    again = some(run_bulk(engine, token))
 
-    assert ten is not None
-    assert rest is not None
-    assert again is not None
     assert (ten.ids, ten.more) == (ids[:10], True)
     assert (rest.ids, rest.more) == (ids[10:], False)
     assert (again.number, again.more) == (0, False)
@@ -191,8 +197,7 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
     with engine.begin() as connection:
         task = claimed_task(connection, task_id)
         settle_one(connection, ending(task, Event.FAIL, cause=Cause("E", "m")))
-    done = run_bulk(engine, token)
-    assert done is not None
+    done = some(run_bulk(engine, token))
     assert done.number == 0
     assert pools(engine, [task_id]) == {"error FAILED": 1}
 
@@ -217,23 +222,9 @@ def test_steps_are_short_and_each_is_a_line(engine: Engine) -> None:
 def test_a_killed_one_is_taken_up_after_its_last_step(engine: Engine) -> None:
     ids = make(engine, STEP + 6)
     token = start_bulk(engine, "cancel", name="t")
-    noted: list[str] = []
-
-    def dies(_: object, __: object, statement: str, *___: object) -> None:
-        if "INSERT INTO task_audit" in statement:
-            noted.append(statement)
-        if len(noted) == 2:
-            raise KeyboardInterrupt
-
-    killed = engine.execution_options()
-    event.listen(killed, "before_cursor_execute", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run_bulk(killed, token)
+    killed_at_its_second_step(engine, token)
     assert pools(engine, ids) == {"completed CANCELLED": STEP, "pending PENDING": 6}
-
-    done = run_bulk(engine, token)
-
-    assert done is not None
+    done = some(run_bulk(engine, token))
     assert done.ids == ids[STEP:]
     assert sum(line.number for line in lines(engine, token)) == STEP + 6
 
@@ -246,11 +237,9 @@ def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
         while (done := run_bulk(engine, token, first=3)) and done.more:
             pass
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            threads.submit(work)
 
     told = [one for line in lines(engine, token) for one in line.ids]
     assert told == ids
@@ -347,11 +336,9 @@ def test_what_would_be_done_is_counted_and_nothing_changes(engine: Engine) -> No
 
 def test_refused_payloads_are_foreseen(engine: Engine) -> None:
     good, bad = make(engine, 2, name="order", payload={"order_id": 1})
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id"),
-            {"id": bad},
-        )
+    run_sql(
+        engine, "UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id", id=bad
+    )
     foreseen = foresee_bulk(engine, "edit", name="order", patch={"n": 1}, registry=REGISTRY)
     assert foreseen.counts.total() == 2
     assert foreseen.left_out == {"its handler refuses payload.order_id": [bad]}
@@ -363,8 +350,7 @@ def test_the_rest_is_counted(engine: Engine) -> None:
     token = start_bulk(engine, "cancel", name="t")
     run_bulk(engine, token, first=2)
     make(engine, 1)
-    rest = foresee_rest(engine, token)
-    assert rest is not None
+    rest = some(foresee_rest(engine, token))
     assert rest.counts.total() == 3
 
 
@@ -383,17 +369,13 @@ def test_ages_count_from_the_start(engine: Engine) -> None:
     """However long it takes until the rest."""
     make(engine, 1)
     token = start_bulk(engine, "cancel", name="t", older_than=timedelta(hours=1))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE task_pending SET created_at = created_at - interval '61m'"))
-        connection.execute(text("UPDATE task_audit SET at = at - interval '30m'"))
-    done = run_bulk(engine, token)
-    assert done is not None
+    run_sql(engine, "UPDATE task_pending SET created_at = created_at - interval '61m'")
+    run_sql(engine, "UPDATE task_audit SET at = at - interval '30m'")
+    done = some(run_bulk(engine, token))
     assert done.number == 0
 
 
-def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locked(
-    engine: Engine,
-) -> None:
+def test_a_group_that_is_counted_is_waited_for_before_members_are_locked(engine: Engine) -> None:
     """Else a run that ends, and has locked the group, would meet a step that waits for it."""
     group = do(engine, create_group, [NewTask("t"), NewTask("other")])
     member, other = group.task_ids
@@ -420,12 +402,6 @@ def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locke
 
 BLOCKED = text("SELECT bool_or(:pid = ANY(pg_blocking_pids(pid))) FROM pg_stat_activity")
 FREE = text("SELECT id FROM task_pending WHERE id = :id FOR UPDATE SKIP LOCKED")
-
-
-def bulk_of_bulk_of_waiting(engine: Engine, action: str, **words: Any) -> Done:
-    done = run_bulk(engine, start_bulk(engine, action, **words))
-    assert done is not None
-    return done
 
 
 def rows(engine: Engine, ids: list[int]) -> list[Any]:
@@ -464,13 +440,10 @@ def test_the_rest_is_done_with_what_the_first_stage_was_told(
     ids = make(engine, 5, delay="1h")
     token = start_bulk(engine, action, name="t", by="ann", why="an outage", **words)
 
-    first = run_bulk(engine, token, first=2)
-    left = foresee_rest(engine, token)
-    rest = run_bulk(engine, token)
+    first = some(run_bulk(engine, token, first=2))
+    left = some(foresee_rest(engine, token))
+    rest = some(run_bulk(engine, token))
 
-    assert first is not None
-    assert rest is not None
-    assert left is not None
     assert (first.ids, rest.ids) == (ids[:2], ids[2:])
     assert (first.answers, rest.answers) == ({answer: 2}, {answer: 3})
     assert left.counts == {("t", "PENDING"): 3}
@@ -491,16 +464,16 @@ def test_all_of_a_bulk_have_one_date_though_its_steps_are_made_later(engine: Eng
 
 def test_what_is_held_is_not_meant_by_a_hold_and_nothing_else_by_a_release(engine: Engine) -> None:
     ids = make(engine, 3)
-    bulk_of_bulk_of_waiting(engine, "hold", ids=ids[:2])
+    bulk(engine, "hold", ids=ids[:2])
     assert foresee_bulk(engine, "hold", name="t").counts.total() == 1
     assert foresee_bulk(engine, "release", name="t").counts.total() == 2
-    assert bulk_of_bulk_of_waiting(engine, "hold", name="t").ids == ids[2:]
-    assert bulk_of_bulk_of_waiting(engine, "release", name="t").ids == ids
+    assert bulk(engine, "hold", name="t").ids == ids[2:]
+    assert bulk(engine, "release", name="t").ids == ids
 
 
 def test_what_was_so_already_is_counted_and_is_not_said_to_be_changed(engine: Engine) -> None:
     due, later = *make(engine, 1), *make(engine, 1, delay="1h")
-    done = bulk_of_bulk_of_waiting(engine, "run-now", ids=[due, later])
+    done = bulk(engine, "run-now", ids=[due, later])
     assert (done.ids, done.answers) == ([later], {"due now": 1, "unchanged": 1})
 
 
@@ -510,27 +483,21 @@ def test_retrying_means_what_has_run_and_waits_for_its_next_attempt(engine: Engi
         claimed_task(connection)
         failed_task(connection)
     retries = retrying_task(engine)
-    assert bulk_of_bulk_of_waiting(engine, "run-now", queue="default", retrying=True).ids == [
-        retries
-    ]
+    assert bulk(engine, "run-now", queue="default", retrying=True).ids == [retries]
 
 
 def test_what_runs_by_the_time_of_the_lock_is_left_as_it_is(engine: Engine) -> None:
     (task_id,) = make(engine, 1)
-
-    def run() -> None:
-        do(engine, claimed_task, task_id)
-
     own = engine.execution_options()
-    with once_after(own, "AS fits FROM", run):
-        done = bulk_of_bulk_of_waiting(own, "hold", name="t")
+    with once_after(own, "AS fits FROM", lambda: do(engine, claimed_task, task_id)):
+        done = bulk(own, "hold", name="t")
     assert done.number == 0
     assert rows(engine, [task_id])[0].held_due_at is None
 
 
 def test_a_release_at_a_rate_lets_go_of_them_one_after_the_other(engine: Engine) -> None:
     ids = make(engine, 5)
-    bulk_of_bulk_of_waiting(engine, "hold", ids=ids)
+    bulk(engine, "hold", ids=ids)
     token = start_bulk(engine, "release", name="t", rate="1/10s", why="the bank is back")
     first, rest = run_bulk(engine, token, first=2), run_bulk(engine, token)
     assert first is not None
@@ -543,21 +510,8 @@ def test_a_release_at_a_rate_lets_go_of_them_one_after_the_other(engine: Engine)
 def test_a_killed_one_goes_on_at_its_rate_behind_its_last_step(engine: Engine) -> None:
     ids = make(engine, STEP + 5, delay="100d")
     token = start_bulk(engine, "run-now", name="t", rate="10/1s")
-    noted: list[str] = []
-
-    def dies(_: object, __: object, statement: str, *___: object) -> None:
-        if "INSERT INTO task_audit" in statement:
-            noted.append(statement)
-        if len(noted) == 2:
-            raise KeyboardInterrupt
-
-    killed = engine.execution_options()
-    event.listen(killed, "before_cursor_execute", dies)
-    with pytest.raises(KeyboardInterrupt):
-        run_bulk(killed, token)
-    done = run_bulk(engine, token)
-
-    assert done is not None
+    killed_at_its_second_step(engine, token)
+    done = some(run_bulk(engine, token))
     assert done.ids == ids[STEP:]
     assert gaps(engine, ids) == [timedelta(seconds=0.1)] * (len(ids) - 1)
 
@@ -575,8 +529,8 @@ def test_a_rate_goes_on_behind_a_stage_that_changed_nothing(engine: Engine) -> N
 def test_a_task_that_waits_for_its_retry_is_held_and_released(engine: Engine) -> None:
     task_id = retrying_task(engine)
     (before,) = rows(engine, [task_id])
-    bulk_of_bulk_of_waiting(engine, "hold", ids=[task_id])
-    bulk_of_bulk_of_waiting(engine, "release", ids=[task_id])
+    bulk(engine, "hold", ids=[task_id])
+    bulk(engine, "release", ids=[task_id])
     (after,) = rows(engine, [task_id])
     assert (after.due_at, after.attempt, after.failures) == (before.due_at, 1, 1)
 
@@ -604,7 +558,6 @@ def test_nonsense_is_refused(engine: Engine, action: str, words: dict, problem: 
 
 def test_a_held_task_reads_as_held(engine: Engine) -> None:
     task_id = do(engine, pending_task)
-    bulk_of_bulk_of_waiting(engine, "hold", ids=[task_id])
-    task = do(engine, get, task_id)
-    assert task is not None
+    bulk(engine, "hold", ids=[task_id])
+    task = some(do(engine, get, task_id))
     assert task.held

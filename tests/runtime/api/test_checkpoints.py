@@ -15,7 +15,7 @@ from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.tasks.run_records import read_checkpoint
 from tasks_app.runtime.api.producer import create_task
 from tests.clock import until
-from tests.factory import LEASE
+from tests.factory import LEASE, some
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.effects import KILL_ME
 
@@ -52,8 +52,7 @@ def test_what_is_committed_stands_when_the_rest_rolls_back(bench: Bench, write, 
             raise Retry
         write(ctx, "second")
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.runs == [None, {"done": 1}]
     assert bench.sql("SELECT array_agg(note ORDER BY note) FROM effect") == sorted(
@@ -71,8 +70,7 @@ def test_many_commits_of_one_run(bench: Bench, write, number) -> None:
             ctx.commit({"n": n})
         bench.runs.append(ctx.checkpoint)
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.runs == [{"n": 4}]
     assert bench.effects(task_id) == 5 * number
     assert bench.sql("SELECT count(DISTINCT xmin::text) FROM effect") == 5
@@ -84,8 +82,7 @@ def test_a_checkpoint_and_its_effects_are_one_transaction(bench: Bench) -> None:
         effect(ctx)
         ctx.commit({"n": 1})
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     mine = bench.sql("SELECT xmin::text FROM effect")
     assert mine == bench.sql("SELECT xmin::text FROM task_progress")
 
@@ -102,8 +99,7 @@ def test_in_an_async_handler(bench: Bench) -> None:
             await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "lost"})
             raise Retry
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.runs == [None, {"after": 7}]
     assert bench.effects(task_id) == 2
@@ -124,8 +120,7 @@ def test_a_checkpoint_that_is_set_is_kept_by_the_next_commit(bench: Bench) -> No
         ctx.commit()
         bench.runs.append(kept(bench, ctx.task_id))
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
 
     assert bench.runs == [{"a": 1}, None]
 
@@ -136,10 +131,8 @@ def test_progress_is_committed_with_it(bench: Bench) -> None:
         ctx.progress(0.25, "a quarter")
         ctx.commit()
 
-    task_id = bench.create()
-    bench.drain()
-    found = bench.do(read_checkpoint, task_id)
-    assert found is not None
+    task_id = bench.run_one()
+    found = some(bench.do(read_checkpoint, task_id))
     assert found[:3] == (None, 0.25, "a quarter")
 
 
@@ -164,8 +157,7 @@ def test_who_lost_the_lease_commits_nothing(bench: Bench, write, number) -> None
             ctx.commit({"a": 1})
         bench.runs.append("refused")
 
-    task_id = bench.create()
-    bench.execute([task_id])
+    task_id = bench.execute_one()
 
     assert bench.runs == ["refused"]
     assert bench.effects(task_id) == 0
@@ -182,8 +174,7 @@ def test_who_lost_the_lease_in_an_async_handler(bench: Bench) -> None:
             await ctx.commit({"a": 1})
         bench.runs.append("refused")
 
-    task_id = bench.create()
-    bench.execute([task_id])
+    task_id = bench.execute_one()
     assert bench.runs == ["refused"]
     assert bench.effects(task_id) == 0
 
@@ -195,8 +186,7 @@ def test_a_cancellation_is_heard_of_at_once(bench: Bench) -> None:
         ctx.commit()
         bench.runs.append(ctx.cancelled)
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == [True]
 
 
@@ -210,8 +200,7 @@ def test_not_in_a_savepoint(bench: Bench, write, number) -> None:
             ctx.commit()
         ctx.commit()
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.effects(task_id) == number
 
@@ -226,8 +215,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_committed(bench: Be
             ctx.commit({"x": "a" * 70_000})
         bench.runs.append(bench.effects(ctx.task_id))
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == [0]
 
 
@@ -241,8 +229,7 @@ def test_a_connection_that_dies_costs_nothing_and_the_next_attempt_goes_on(bench
             effect(ctx, "lost")
             ctx.connection.execute(KILL_ME)
 
-    task_id = bench.create()
-    bench.execute([task_id])
+    task_id = bench.execute_one()
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
     bench.drain()
 
@@ -263,8 +250,7 @@ def test_a_connection_that_dies_at_the_commit(bench: Bench) -> None:
             )
             ctx.commit({"n": 1})
 
-    task_id = bench.create()
-    bench.execute([task_id])
+    task_id = bench.execute_one()
     bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
     bench.drain()
 
@@ -280,8 +266,7 @@ def test_listeners_of_the_session_hear_of_each_commit(bench: Bench) -> None:
         ctx.commit()
         effect(ctx)
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == ["heard"] * 2
 
 
@@ -300,7 +285,7 @@ def test_a_commit_that_a_listener_stopped_lets_no_other_pass(bench: Bench) -> No
     task_id = bench.run_one()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-    assert "commits together" in (bench.task(task_id).error or "")
+    assert "commits together" in bench.error(task_id)
 
 
 def test_tasks_that_were_created_before_a_commit_exist(bench: Bench) -> None:
@@ -311,8 +296,7 @@ def test_tasks_that_were_created_before_a_commit_exist(bench: Bench) -> None:
         create_task(ctx.session, "lost")
         raise ValueError
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.sql("SELECT array_agg(name) FROM task_pending") == ["after"]
 
 
@@ -339,7 +323,5 @@ def test_the_session_keeps_what_it_was(bench: Bench) -> None:
         session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
         assert ctx.session is session
 
-    task_id = bench.create()
-    bench.drain()
-
+    task_id = bench.run_one()
     assert bench.effects(task_id) == 2

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.creation import NewTask
@@ -41,17 +40,9 @@ def progress(bench: Bench, group):
 
 @pytest.fixture
 def calls(bench: Bench) -> list[Any]:
-    """The callbacks that ran: what each was told."""
     told: list[Any] = []
-
-    @bench.handler("then")
-    def then(ctx: Any) -> None:
-        told.append(("then", ctx.headers))
-
-    @bench.handler("else")
-    def otherwise(ctx: Any) -> None:
-        told.append(("else", ctx.headers))
-
+    bench.handler("then")(lambda ctx: told.append(("then", ctx.headers)))
+    bench.handler("else")(lambda ctx: told.append(("else", ctx.headers)))
     return told
 
 
@@ -125,11 +116,8 @@ def test_nothing_exists_unless_the_transaction_commits(bench: Bench) -> None:
 
 def test_in_an_async_session(bench: Bench) -> None:
     async def create() -> Any:
-        engine = create_async_engine(bench.url.replace("postgresql://", "postgresql+psycopg://"))
-        async with AsyncSession(engine) as session, session.begin():
-            group = await acreate_group(session, tasks(2), then=THEN, enough=1)
-        await engine.dispose()
-        return group
+        async with bench.async_session() as session:
+            return await acreate_group(session, tasks(2), then=THEN, enough=1)
 
     group = asyncio.run(create())
     found = progress(bench, group)
@@ -255,10 +243,8 @@ def test_members_that_cannot_be_written_now_do_not_belie_the_others(
     others = [bench.create() for _ in range(5)]
     group = bench.do(create_group, tasks(5), then=THEN)
     refusals.refuse(code, "settle others", times=1)
-
     bench.execute([*others, *group.task_ids])
     bench.drain()
-
     assert len(refusals.at) == 1
     assert bench.states([*others, *group.task_ids]) == ["SUCCEEDED"] * 10
     assert [name for name, _ in calls] == ["then"]

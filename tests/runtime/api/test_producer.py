@@ -18,8 +18,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from pydantic import BaseModel
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -40,26 +39,22 @@ from tasks_app import (
 from tasks_app.runtime.api import producer
 from tasks_app.runtime.api.producer import admitted, admitted_many
 from tests.environment import forbidden
+from tests.factory import some
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told, wait_of
 
 
 class Order(BaseModel):
-    """A payload."""
-
     order_id: int
 
 
 @dataclass
 class Parcel:
-    """Another."""
-
     weight: float
 
 
 def names(bench: Bench) -> list[str]:
-    found = bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending")
-    return found or []
+    return bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") or []
 
 
 class TestExistsIfAndOnlyIfCommitted:
@@ -127,11 +122,8 @@ class TestExistsIfAndOnlyIfCommitted:
 
 def in_a_loop(bench: Bench, produce: Callable[[AsyncEngine], Awaitable[None]]) -> None:
     async def run() -> None:
-        engine = create_async_engine(bench.url)
-        try:
+        async with bench.async_engine() as engine:
             await produce(engine)
-        finally:
-            await engine.dispose()
 
     asyncio.run(run())
 
@@ -235,7 +227,7 @@ def test_a_handler_stands_for_its_name_queue_and_payload_type(bench: Bench) -> N
     assert (task.name, task.queue, task.payload) == ("points.grant", "points", {"order_id": 1})
 
 
-def test_who_does_not_know_the_handler_is_told_once_where_its_tasks_go(
+def test_an_unknown_handlers_queue_is_told_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever creates by a name; not who says the queue, nor who knows the handler."""
@@ -281,9 +273,9 @@ def test_whatever_a_handler_says_its_payload_is_arrives_as_that(bench: Bench) ->
     bench.drain()
 
     assert seen == [Parcel(1.5), [1, 2], Order(order_id=1), None, [3]]
-    assert "payload.weight is refused" in str(bench.task(wrong).error)
-    assert 'The payload is not stored as {"value": …}' in str(bench.task(strange).error)
-    assert "secret" not in str(bench.task(strange).error)
+    assert "payload.weight is refused" in bench.error(wrong)
+    assert 'The payload is not stored as {"value": …}' in bench.error(strange)
+    assert "secret" not in bench.error(strange)
 
 
 class TestWrongSessions:
@@ -300,9 +292,7 @@ class TestWrongSessions:
             create_task(bench.engine, "t")  # type: ignore[arg-type]
 
 
-def test_get_cancel_and_requeue_work_on_any_pool_and_in_the_callers_transaction(
-    bench: Bench,
-) -> None:
+def test_get_cancel_and_requeue_work_on_any_pool_in_the_callers_transaction(bench: Bench) -> None:
     task_id = bench.create(biz_key="order:1")
 
     with Session(bench.engine) as session, session.begin():
@@ -314,12 +304,11 @@ def test_get_cancel_and_requeue_work_on_any_pool_and_in_the_callers_transaction(
             cancel_task(session, 2**60),
         ]
         many = cancel_tasks(session, biz_key="order:1")
-        found = get_task(session, task_id)
+        found = some(get_task(session, task_id))
         session.rollback()
 
     assert done == ["cancelled", "already over", "requeued", "still pending", "not found"]
     assert (many.cancelled, many.requested) == (1, 0)
-    assert found is not None
     assert found.state == "CANCELLED"
     assert bench.state(task_id) == "PENDING"
 
@@ -366,7 +355,7 @@ MIXED = [NewTask("b"), NewTask("a", None, {"unique_key": "k"}), NewTask("c", {"n
 
 @pytest.fixture
 def url(bench: Bench) -> str:
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 @pytest.fixture
@@ -376,22 +365,18 @@ def raw(url: str) -> Iterator[psycopg.Connection]:
         connection.rollback()
 
 
-def names_of_raw_connections(bench: Bench) -> list[str]:
-    return bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending") or []
-
-
 class TestSync:
     def test_a_task_exists_if_and_only_if_the_transaction_commits(
         self, bench: Bench, raw: psycopg.Connection
     ) -> None:
         task_id = create_task(raw, "committed", {"n": 1}, queue="q", biz_key="order:1")
         create_tasks(raw, [NewTask("one"), NewTask("two")])
-        assert names_of_raw_connections(bench) == []
+        assert names(bench) == []
         raw.commit()
         create_task(raw, "rolled.back")
         create_tasks(raw, [NewTask("rolled.back")] * 2)
         raw.rollback()
-        assert names_of_raw_connections(bench) == ["committed", "one", "two"]
+        assert names(bench) == ["committed", "one", "two"]
         task = bench.task(task_id)
         assert (task.payload, task.queue, task.biz_key) == ({"n": 1}, "q", "order:1")
 
@@ -402,25 +387,23 @@ class TestSync:
                 create_task(raw, "undone")
                 create_tasks(raw, [NewTask("undone")] * 2)
                 raise psycopg.Rollback(savepoint)
-        assert names_of_raw_connections(bench) == ["outer"]
+        assert names(bench) == ["outer"]
 
     def test_autocommit_commits_each_call(self, bench: Bench, url: str) -> None:
         with psycopg.connect(url, autocommit=True) as raw:
             create_task(raw, "one")
-            assert names_of_raw_connections(bench) == ["one"]
+            assert names(bench) == ["one"]
             create_tasks(raw, MIXED)
-            assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
+            assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
-    def test_with_autocommit_too_many_are_created_together_or_not_at_all(
-        self, bench: Bench, url: str
-    ) -> None:
+    def test_with_autocommit_many_are_created_all_or_none(self, bench: Bench, url: str) -> None:
         with (
             forbidden(bench.engine, "task_pending", "name = 'c'"),  # behind the one with a key
             psycopg.connect(url, autocommit=True) as raw,
             pytest.raises(psycopg.errors.CheckViolation),
         ):
             create_tasks(raw, MIXED)
-        assert names_of_raw_connections(bench) == []
+        assert names(bench) == []
 
     def test_a_taken_unique_key(self, bench: Bench, raw: psycopg.Connection) -> None:
         first = create_task(raw, "t", unique_key="k")
@@ -438,7 +421,7 @@ class TestSync:
             create_tasks(raw, [NewTask("ok"), NewTask("ok", {"x": float("nan")})])
         create_task(raw, "good")
         raw.commit()
-        assert names_of_raw_connections(bench) == ["good"]
+        assert names(bench) == ["good"]
 
     @pytest.mark.parametrize("kind", [psycopg.ClientCursor, psycopg.RawCursor])
     def test_rows_and_cursors_may_be_of_any_kind(
@@ -455,7 +438,7 @@ class TestSync:
             create_task(raw, "one")
             create_tasks(raw, MIXED)
         raw.commit()
-        assert sorted(names_of_raw_connections(bench)) == ["a", "b", "c", "one"]
+        assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
         with pytest.raises(TypeError, match=r"^A Connection of psycopg isn't a Session"):
@@ -491,14 +474,14 @@ class TestAsync:
             many = await acreate_tasks(raw, MIXED)
             again = await acreate_task(raw, "a", unique_key="k")
             assert (again, again.created) == (many[1], False)
-            assert names_of_raw_connections(bench) == []
+            assert names(bench) == []
             await raw.commit()
             await acreate_task(raw, "rolled.back")
             await acreate_tasks(raw, MIXED)
 
         self.run(url, work)
 
-        assert names_of_raw_connections(bench) == ["committed", "b", "a", "c"]
+        assert names(bench) == ["committed", "b", "a", "c"]
 
     def test_autocommit_commits_each_call(self, bench: Bench, url: str) -> None:
         async def work(raw: psycopg.AsyncConnection) -> None:
@@ -507,7 +490,7 @@ class TestAsync:
             await acreate_tasks(raw, MIXED)
 
         self.run(url, work)
-        assert names_of_raw_connections(bench) == ["one", "b", "a", "c"]
+        assert names(bench) == ["one", "b", "a", "c"]
 
 
 class TestHints:

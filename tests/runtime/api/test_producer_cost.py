@@ -141,9 +141,7 @@ def test_options_and_models_cost_few_calls(bench: Bench, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("options", "most"), [({"queue": "q"}, 11), (None, 5)])
-def test_many_tasks_cost_few_calls_each(
-    bench: Bench, options: TaskOptions | None, most: int
-) -> None:
+def test_many_tasks_cost_few_calls(bench: Bench, options: TaskOptions | None, most: int) -> None:
     tasks = [NewTask("t", {"n": n}, options) for n in range(900)]
     few = calls(in_a_session(bench, lambda s: create_tasks(s, tasks[:10])))
     many = calls(in_a_session(bench, lambda s: create_tasks(s, tasks)))

@@ -34,7 +34,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.requeue import Requeued
 from tests.clock import until
-from tests.factory import claimed_task, claimer, pending_task, pool_of_task
+from tests.factory import claimed_task, claimer, pending_task, pool_of_task, some
 from tests.pool.interleave import between, blocked, gate, two
 from tests.pool.runs.racing import Pair, committed, failing, take
 from tests.runtime.api.acts import EDIT, LEAVES, RUNS, VERBS, WAITING, Act
@@ -66,9 +66,7 @@ def test_a_window_that_opens_is_noticed_within_a_second(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-def test_a_queue_that_closes_is_left_alone_at_once_and_goes_on_within_a_second(
-    bench: Bench,
-) -> None:
+def test_a_queue_that_closes_stops_at_once_and_goes_on_within_a_second(bench: Bench) -> None:
     bench.succeeding()
     bench.beside(bench.work(scan_interval=1).run)
     first = bench.create()
@@ -109,8 +107,7 @@ def test_a_worker_without_a_broker_opens_and_shuts_gates(bench: Bench) -> None:
 def test_a_run_takes_its_timeout_and_its_retries_from_its_queue(bench: Bench) -> None:
     bench.raising(ValueError("no"), retry="1h")
     bench.do(change_queue, "default", retry="fixed 0s", max_attempts=2)
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "FAILED"
     assert bench.runs == [task_id, task_id]
 
@@ -124,8 +121,7 @@ def test_explain_knows_what_is_said_of_the_queue(connection: Connection) -> None
 
 def test_a_queue_is_ruled_paused_and_left_alone_again(connection: Connection) -> None:
     set_calendar(connection, "de", [date(2026, 12, 25), date(2026, 1, 1), date(2026, 1, 1)])
-    made = change_queue(connection, "mail", windows="00:00-24:00 not on de", timeout="5s")
-    assert made is not None
+    some(change_queue(connection, "mail", windows="00:00-24:00 not on de", timeout="5s"))
     assert pause_queue(connection, "mail", "why", resume_at=datetime(2999, 1, 1, tzinfo=UTC))
 
     (found,) = list_queues(connection)
@@ -182,14 +178,10 @@ def test_a_queue_may_be_ruled_by_two_at_once(bench: Bench) -> None:
     """Interleaving: both read, one writes the gate, the other the limit."""
     with bench.engine.begin() as one:
         change_queue(one, "mail", running_below=5)
-        thread = bench.beside(_limit, bench)
+        thread = bench.beside(partial(bench.do, change_queue, "mail", timeout="5s"))
     thread.join(10)
     found = bench.do(get_queue, "mail")
     assert (found.running_below, found.timeout_ms) == (5, 5_000)
-
-
-def _limit(bench: Bench) -> None:
-    bench.do(change_queue, "mail", timeout="5s")
 
 
 HELD_AND_DISABLED = ("held", "disabled")
@@ -250,9 +242,7 @@ def together(
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("first", [*VERBS, *RUNS])
-def test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it(
-    engine: Engine, pair: Pair, first: str
-) -> None:
+def test_a_verb_waits_for_what_is_open_and_acts(engine: Engine, pair: Pair, first: str) -> None:
     act = {**VERBS, **RUNS}[first]
     for second, verb in VERBS.items():
         for how in (LATER, HELD_AND_DISABLED):
@@ -263,7 +253,7 @@ def test_a_verb_waits_for_what_is_open_and_acts_as_if_behind_it(
 
 @pytest.mark.parametrize("second", ["edit", "requeue"])
 @pytest.mark.parametrize("first", ["edit", "requeue"])
-def test_of_a_failed_one_edit_and_requeue_wait_for_each_other(
+def test_edit_and_requeue_wait_for_each_other(
     engine: Engine, pair: Pair, first: str, second: str
 ) -> None:
     def failed(connection: Connection) -> int:
@@ -318,7 +308,7 @@ def test_its_run_fails_while_an_edit_looks_then_it_is_edited(pair: Pair) -> None
 
 @pytest.mark.parametrize("event", [Event.SUCCEED, Event.RETRY])
 @pytest.mark.parametrize("verb", [*WAITING, "edit"])
-def test_a_verb_for_what_runs_is_open_then_the_settle_waits_for_nobody(
+def test_an_open_verb_on_a_run_does_not_hold_up_its_settle(
     pair: Pair, verb: str, event: Event
 ) -> None:
     a, b = pair

@@ -10,8 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -61,7 +59,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.housekeeper import ControlCommands
-from tests.factory import claimed_task, do, ending, pending_task
+from tests.factory import claimed_task, do, ending, pending_task, run_sql
 from tests.runtime.api.acts import failed_task, make, pools
 from tests.runtime.bench import Bench, own_maintainer
 
@@ -156,9 +154,7 @@ def test_explain_says_held_though_the_audit_was_cleared(connection: Connection) 
     assert explain_task(connection, task_id).findings[0].fact == "It is on hold"
 
 
-def test_a_disabled_one_that_is_held_names_no_date_and_how_to_enable_it(
-    connection: Connection,
-) -> None:
+def test_a_disabled_one_on_hold_names_no_date_and_how_to_enable_it(connection: Connection) -> None:
     task_id = pending_task(connection)
     disable_task(connection, task_id)
     hold_task(connection, task_id)
@@ -293,13 +289,8 @@ def worker(engine: Engine, event: Event, cause: Cause | None = None):
 
 
 def pending(engine: Engine) -> list[int]:
-    with engine.connect() as connection:
-        return list(
-            connection.exec_driver_sql(
-                "SELECT id FROM task_pending WHERE state = 'PENDING' AND due_at <= now()"
-                " AND failures = 0"
-            ).scalars()
-        )
+    due = "state = 'PENDING' AND due_at <= now() AND failures = 0"
+    return run_sql(engine, f"SELECT array_agg(id) FROM task_pending WHERE {due}") or []
 
 
 def test_a_bulk_is_chosen_by_fingerprint(engine: Engine) -> None:
@@ -377,7 +368,7 @@ NUMBER = "SELECT count(*) FROM task_pending"
 
 @pytest.fixture
 def url(bench: Bench) -> str:
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 @pytest.fixture(params=[False, True], ids=["transaction", "autocommit"])
@@ -429,19 +420,15 @@ def test_an_async_connection_of_psycopg(bench: Bench, url: str, scope: str) -> N
 @pytest.mark.parametrize("scope", SCOPES)
 def test_sessions_sync_and_async(bench: Bench, scope: str) -> None:
     async def act() -> None:
-        engine = create_async_engine(bench.url)
-        async with AsyncSession(engine) as session:
+        async with bench.async_session() as session:
             assert await acreate_task(session, "t", **keyed(scope).options) == first
             with pytest.raises(UniqueKeyTakenError):
                 await acreate_tasks(session, [keyed(scope, "n"), keyed(scope, policy="raise")])
-            await session.commit()
-        await engine.dispose()
 
     with Session(bench.engine) as session:
         first = create_task(session, "t", **keyed(scope).options)
         session.commit()
     asyncio.run(act())
-
     assert bench.sql(NUMBER) == 1
 
 

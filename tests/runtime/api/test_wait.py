@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -30,7 +30,7 @@ from tasks_app import (
     wait_task,
 )
 from tasks_app.runtime.api.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, pauses
-from tests.clock import until
+from tests.clock import Clock, until
 from tests.factory import do
 from tests.runtime.bench import NOW_DUE, Bench
 
@@ -51,8 +51,7 @@ def waiters() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def plain(bench: Bench) -> str:
-    """The database's URL, for psycopg."""
-    return make_url(bench.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return bench.plain_url
 
 
 def awaited_by(task: asyncio.Task[Any]) -> str:
@@ -68,10 +67,7 @@ def over(bench: Bench, task_id: int) -> Task:
 class TestHowItEnds:
     @pytest.mark.test_all
     def test_succeeded_with_its_result(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
-        @bench.handler("t")
-        def answer(ctx: Any) -> dict[str, int]:
-            return {"points": 7}
-
+        bench.handler("t")(lambda ctx: {"points": 7})
         task_id = bench.create()
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
         bench.drain()
@@ -99,8 +95,7 @@ class TestHowItEnds:
 
     def test_failed_with_its_error(self, bench: Bench) -> None:
         bench.raising(ValueError("no such order"), max_attempts=1)
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         task = over(bench, task_id)
         assert task.state == "FAILED"
         assert "no such order" in (task.error or "")
@@ -108,8 +103,7 @@ class TestHowItEnds:
     def test_skipped_and_expired(self, bench: Bench) -> None:
         bench.raising(Skip("nothing to do"))
         skipped = bench.create()
-        expired = bench.create(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
-        bench.drain()
+        expired = bench.run_one(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
         assert [over(bench, each).state for each in (skipped, expired)] == ["SKIPPED", "EXPIRED"]
 
     @pytest.mark.test_all
@@ -152,9 +146,7 @@ class TestTheErrors:
                 wait_task(bench.engine, task_id, LONG)
 
     @pytest.mark.test_all
-    def test_a_task_that_is_pruned_meanwhile(
-        self, bench: Bench, waiters: ThreadPoolExecutor
-    ) -> None:
+    def test_a_task_pruned_meanwhile(self, bench: Bench, waiters: ThreadPoolExecutor) -> None:
         task_id = bench.create(delay="1h")
         waiting = waiters.submit(wait_task, bench.engine, task_id, LONG)
         bench.sql("DELETE FROM task_pending")
@@ -170,25 +162,17 @@ class TestTheErrors:
 class TestAnOpenTransaction:
     """Its own task could not start: the refusal comes at once, and the transaction goes on."""
 
-    def test_of_a_session(self, bench: Bench) -> None:
-        with Session(bench.engine) as session:
-            task_id = create_task(session, "t")
-            with pytest.raises(TasksError, match=r"A Session is in a transaction.*Commit first"):
-                wait_task(session, task_id, LONG)
-            session.commit()
+    @pytest.mark.parametrize("kind", [Session, Engine.connect])
+    def test_of_sqlalchemy(self, bench: Bench, kind: Callable[[Engine], Any]) -> None:
+        with kind(bench.engine) as caller:
+            task_id = create_task(caller, "t")
+            said = f"A {type(caller).__name__} is in a transaction.*Commit first"
+            with pytest.raises(TasksError, match=said):
+                wait_task(caller, task_id, LONG)
+            caller.commit()
             with pytest.raises(WaitTimeoutError):
-                wait_task(session, task_id, 0)
-            assert not session.in_transaction()
-
-    def test_of_a_connection(self, bench: Bench) -> None:
-        with bench.engine.connect() as connection:
-            task_id = create_task(connection, "t")
-            with pytest.raises(TasksError, match="A Connection is in a transaction"):
-                wait_task(connection, task_id, LONG)
-            connection.commit()
-            with pytest.raises(WaitTimeoutError):
-                wait_task(connection, task_id, 0)
-            assert not connection.in_transaction()
+                wait_task(caller, task_id, 0)
+            assert not caller.in_transaction()
 
     @pytest.mark.parametrize("autocommit", [False, True])
     def test_of_psycopg(self, bench: Bench, plain: str, autocommit: bool) -> None:
@@ -203,8 +187,7 @@ class TestAnOpenTransaction:
 
     def test_what_a_session_has_loaded_stays(self, bench: Bench) -> None:
         """As after the commit before: with ``expire_on_commit=False`` nothing is read again."""
-        task_id = bench.create(enabled=False)
-        bench.drain()
+        task_id = bench.run_one(enabled=False)
         with Session(bench.engine, expire_on_commit=False) as session:
             ended: list[object] = []
             event.listen(session, "after_rollback", ended.append)
@@ -212,24 +195,30 @@ class TestAnOpenTransaction:
             assert ended == []
 
 
+@asynccontextmanager
+async def every_kind(bench: Bench, plain: str) -> AsyncIterator[tuple[Any, ...]]:
+    raw = await psycopg.AsyncConnection.connect(plain)
+    async with (
+        raw,
+        bench.async_engine() as engine,
+        AsyncSession(engine) as session,
+        engine.connect() as connection,
+    ):
+        yield engine, session, connection, raw
+
+
 class TestAsync:
     def test_each_kind(self, bench: Bench, plain: str) -> None:
         bench.succeeding()
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
 
         async def all_of_them() -> list[str]:
-            engine = create_async_engine(bench.url)
-            raw = await psycopg.AsyncConnection.connect(plain)
-            async with AsyncSession(engine) as session, engine.connect() as connection, raw:
-                tasks = [
-                    await await_task(each, task_id, LONG)
-                    for each in (engine, session, connection, raw)
-                ]
+            async with every_kind(bench, plain) as (engine, session, connection, raw):
+                kinds = engine, session, connection, raw
+                tasks = [await await_task(each, task_id, LONG) for each in kinds]
                 assert not session.in_transaction()
                 assert not connection.in_transaction()
                 assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-            await engine.dispose()
             return [task.state for task in tasks]
 
         assert asyncio.run(all_of_them()) == ["SUCCEEDED"] * 4
@@ -240,15 +229,13 @@ class TestAsync:
         task_id = bench.create(delay="1h")
 
         async def both() -> str:
-            engine = create_async_engine(bench.url)
-            waiting = asyncio.create_task(await_task(engine, task_id, LONG))
-            while not waiting.done() and awaited_by(waiting) != "sleep":
-                await asyncio.sleep(0)
-            async with engine.begin() as connection:
-                await acancel_task(connection, task_id)
-            state = (await waiting).state
-            await engine.dispose()
-            return state
+            async with bench.async_engine() as engine:
+                waiting = asyncio.create_task(await_task(engine, task_id, LONG))
+                while not waiting.done() and awaited_by(waiting) != "sleep":
+                    await asyncio.sleep(0)
+                async with engine.begin() as connection:
+                    await acancel_task(connection, task_id)
+                return (await waiting).state
 
         assert asyncio.run(both()) == "CANCELLED"
 
@@ -257,11 +244,8 @@ class TestAsync:
         task_id = bench.create(delay="1h")
 
         async def late(number: int, timeout: str) -> None:
-            engine = create_async_engine(bench.url)
-            try:
+            async with bench.async_engine() as engine:
                 await await_task(engine, number, timeout)
-            finally:
-                await engine.dispose()
 
         with pytest.raises(WaitTimeoutError, match="is PENDING after a wait of 10ms"):
             asyncio.run(late(task_id, "10ms"))
@@ -272,24 +256,19 @@ class TestAsync:
         task_id = bench.create()
 
         async def refused() -> None:
-            engine = create_async_engine(bench.url)
-            raw = await psycopg.AsyncConnection.connect(plain)
-            async with AsyncSession(engine) as session, engine.connect() as connection, raw:
+            async with every_kind(bench, plain) as (_, session, connection, raw):
                 await session.connection()
                 await connection.exec_driver_sql("SELECT 1")
                 await raw.execute("SELECT 1")
                 for each in (session, connection, raw):
                     with pytest.raises(TasksError, match="is in a transaction"):
                         await await_task(each, task_id, LONG)
-            await engine.dispose()
 
         asyncio.run(refused())
 
 
 @pytest.mark.test_all
-def test_between_looks_there_is_neither_transaction_nor_snapshot(
-    bench: Bench, waiters: ThreadPoolExecutor, plain: str
-) -> None:
+def test_it_is_idle_between_looks(bench: Bench, waiters: ThreadPoolExecutor, plain: str) -> None:
     task_id = bench.create(delay="1h")
     with psycopg.connect(plain, application_name="waiter") as raw:
         waiting: Future[Task] = waiters.submit(wait_task, raw, task_id, LONG)
@@ -309,21 +288,11 @@ def test_nor_is_a_connection_of_the_engine_kept(bench: Bench, waiters: ThreadPoo
     engine.dispose()
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def walked(span_s: float, look_s: float = 0.0) -> list[float]:
     clock, seen = Clock(), []
     for pause in pauses(span_s, clock):
         seen.append(pause)
-        clock.at += pause + look_s
+        clock.now += pause + look_s
     return seen
 
 

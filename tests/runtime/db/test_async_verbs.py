@@ -10,14 +10,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import tasks_app
 from tasks_app import BatchJob, NewTask, Step, Table, acreate_task
 from tasks_app.batch.job import JOBS
 from tasks_app.runtime.handlers.registry import Registry
+from tests.factory import some
 from tests.runtime.bench import Bench
-from tests.runtime.db.test_connections import ASYNC_KINDS, async_autocommit, plain_url
+from tests.runtime.db.test_connections import ASYNC_KINDS, async_autocommit
 from tests.runtime.hints.ear import Ear, told
 from tests.tiers import few
 
@@ -58,13 +58,11 @@ async def limits(caller: Any, bench: Bench) -> list[Any]:
 async def schedules(caller: Any, _: Bench) -> list[Any]:
     made = await tasks_app.acreate_schedule(caller, "night", "t", {"n": 1}, cron="0 2 * * *")
     shown = await tasks_app.apreview(caller, 3, cron="0 2 * * *")
-    run = await tasks_app.arun_schedule(caller, "night")
+    run = some(await tasks_app.arun_schedule(caller, "night"))
     start = datetime(2026, 1, 1, tzinfo=UTC)
     filled = await tasks_app.abackfill_schedule(caller, "night", start, start + timedelta(days=2))
-    changed = await tasks_app.achange_schedule(caller, "night", queue="mail")
-    assert run is not None
+    changed = some(await tasks_app.achange_schedule(caller, "night", queue="mail"))
     assert filled is not None
-    assert changed is not None
     return [
         made.next_run_at == shown.instants[0],
         (await tasks_app.apreview_schedule(caller, "night", 3)) == shown,
@@ -80,9 +78,8 @@ async def schedules(caller: Any, _: Bench) -> list[Any]:
 async def groups(caller: Any, _: Bench) -> list[Any]:
     members = [NewTask("t", {"n": n}) for n in "ab"]
     group = await tasks_app.acreate_group(caller, members, then=NewTask("then"))
-    progress = await tasks_app.aget_group(caller, group.id)
+    progress = some(await tasks_app.aget_group(caller, group.id))
     cancelled = await tasks_app.acancel_group(caller, group.id)
-    assert progress is not None
     return [
         progress.total == 2,
         cancelled.ids == tuple(group.task_ids),
@@ -95,14 +92,13 @@ async def jobs(caller: Any, _: Bench) -> list[Any]:
     run = await tasks_app.astart_job(caller, JOB, {"day": "2026-01-01"})
     with pytest.raises(tasks_app.BatchStateError, match="no partition runs"):
         await tasks_app.areplan_job(caller, run.batch_id, "all", divide=2)
-    view = await tasks_app.aget_job(caller, run.batch_id)
+    view = some(await tasks_app.aget_job(caller, run.batch_id))
     listed = await tasks_app.alist_jobs(caller)
     running = await tasks_app.astop_job(caller, run.batch_id)
     with pytest.raises(tasks_app.BatchStateError, match="STOPPING"):
         await tasks_app.arestart_job(caller, run.batch_id)
     with pytest.raises(tasks_app.BatchStateError, match="still runs"):
         await tasks_app.aabandon_job(caller, run.batch_id)
-    assert view is not None
     return [run.new, [view.batch] == listed, running == 0]
 
 
@@ -173,8 +169,7 @@ def test_every_verb_is_called_here() -> None:
 def test_each_works_on_each_kind(bench: Bench, kind: Callable[[Bench], Any], subject: Work) -> None:
     if subject is errors:
         bench.raising(ValueError("no"), max_attempts=1)
-        bench.create()
-        bench.drain()
+        bench.run_one()
 
     async def act() -> list[Any]:
         async with kind(bench) as caller:
@@ -186,7 +181,7 @@ def test_each_works_on_each_kind(bench: Bench, kind: Callable[[Bench], Any], sub
 
 def test_what_a_transaction_of_psycopg_rolls_back_did_not_happen(bench: Bench) -> None:
     async def act() -> None:
-        async with await psycopg.AsyncConnection.connect(plain_url(bench)) as caller:
+        async with await psycopg.AsyncConnection.connect(bench.plain_url) as caller:
             await tasks_app.acreate_group(caller, [NewTask("t")] * 3)
             await tasks_app.apause_queue(caller, "mail")
             await caller.rollback()
@@ -215,11 +210,9 @@ def test_with_autocommit_a_verb_is_one_transaction(bench: Bench) -> None:
 
 def test_a_group_of_an_async_session_is_hinted_at_when_it_commits(bench: Bench, ear: Ear) -> None:
     async def act() -> list[int]:
-        engine = create_async_engine(bench.url)
-        async with AsyncSession(engine) as caller, caller.begin():
+        async with bench.async_session() as caller:
             group = await tasks_app.acreate_group(caller, [NewTask("t")] * 2)
             assert told(ear) == []
-        await engine.dispose()
         return [int(each) for each in group.task_ids]
 
     assert sorted(asyncio.run(act())) == sorted(told(ear))

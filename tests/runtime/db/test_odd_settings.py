@@ -159,9 +159,7 @@ class Odd:
         bench.registry.__init__()  # type: ignore[misc]
         tried: list[int] = []
 
-        @bench.handler("ok")
-        def ok(ctx: Any, payload: dict[str, Any]) -> Any:
-            return payload
+        bench.handler("ok")(lambda ctx, payload: payload)
 
         @bench.handler("writes")
         def writes(ctx: Any) -> Any:
@@ -298,16 +296,14 @@ class Odd:
 
 @pytest.fixture
 def odd(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Odd]:
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"DROP ROLE IF EXISTS {ROLE}"))
-        connection.execute(text(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'"))
+    bench.sql(f"DROP ROLE IF EXISTS {ROLE}")
+    bench.sql(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
     odd = Odd(bench, tmp_path)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", odd.url)
     yield odd
     odd.yard.close()
-    with bench.engine.begin() as connection:
-        connection.execute(text(f"DROP OWNED BY {ROLE}"))
-        connection.execute(text(f"DROP ROLE {ROLE}"))
+    bench.sql(f"DROP OWNED BY {ROLE}")
+    bench.sql(f"DROP ROLE {ROLE}")
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))
@@ -405,9 +401,7 @@ def test_a_connection_whose_encoding_lacks_a_character_is_told_in_a_sentence(odd
     assert told.value.__suppress_context__
 
 
-def test_a_role_that_may_only_read_is_told_in_a_sentence(
-    odd: Odd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_role_is_told_in_a_sentence(odd: Odd, monkeypatch: pytest.MonkeyPatch) -> None:
     (odd.folder / "only_here.py").write_text(
         "from tasks_app import handler\nhandler('only.here')(lambda ctx: None)\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
@@ -24,7 +25,7 @@ from tasks_app.domain.tasks.masks import Masks
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.monitor.checks.database import LOOKED_AT, keys
 from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
-from tasks_app.runtime.encryption.encryption import keys_of
+from tasks_app.runtime.encryption.encryption import Encryption, keys_of
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
 
@@ -102,10 +103,6 @@ def test_settings_show_ids_alone(key: str) -> None:
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from tasks_app.runtime.encryption.encryption import Encryption
-
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(ConfigurationError, match=r"tasks_app\[encryption\]"):
         Encryption(Settings(encryption_keys=f"k1:{KEY}")).sealed("{}", "payload", "t")
@@ -147,9 +144,7 @@ def test_tasks_that_are_to_be_encrypted_without_a_key_are_a_failure(say: Say) ->
     assert refused.startswith("fail tasks are to be encrypted, but no key is configured. Set TASKS")
 
 
-def test_a_key_of_stored_values_that_is_missing_here_is_named_with_a_place(
-    say: Say, bench: Bench, configure: Configure
-) -> None:
+def test_a_missing_key_is_named_with_a_place(say: Say, bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     bench.create(payload={"n": 1})
     configure(encryption_keys=NEW, encrypted_tasks="")

@@ -26,9 +26,10 @@ from tasks_app.pool.runs.leases import release_parked
 from tasks_app.runtime.encryption.encryption import AGAIN_S, Encryption
 from tasks_app.runtime.encryption.rotation import Rotated, rotate
 from tests.clock import until
-from tests.factory import claimed_task
+from tests.factory import claimed_task, some
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
+from tests.runtime.handler_db.twins import twin
 
 BOTH = f"{NEW},{OLD}"
 RING = Keyring(read_keys(BOTH))
@@ -87,19 +88,14 @@ def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> No
         }
     assert payloads == {"done": {"n": 1}, "failed": {"n": 2, "bad": True}, "waits": {"n": 3}}
     (attempt,) = bench.attempts(ids["failed"])
-    token = parse_token(attempt.encrypted_message or "")
-    assert token is not None
+    token = some(parse_token(attempt.encrypted_message or ""))
     assert Keyring(read_keys(NEW)).open(token, "error", "t") == "no 2"
     assert bench.sql("SELECT answers ->> 'rotated' FROM task_audit WHERE who = 'anna'") == "8"
 
 
 def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-
-    @bench.handler("t")
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-        bench.runs.append(payload)
-
+    bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     bench.do(create_group, [NewTask("t", {"n": 1})], then=NewTask("t", {"n": 2}))
     rotate(bench.engine, RING)
     bench.drain(encryption_keys=NEW)
@@ -149,9 +145,7 @@ def test_what_cannot_be_opened_is_left_and_counted(bench: Bench, configure: Conf
         rotate(bench.engine, Keyring({}))
 
 
-def test_a_value_that_changed_meanwhile_is_not_overwritten(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_value_changed_meanwhile_is_not_overwritten(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"n": 1})
     (old,) = bench.do(read, PENDING, -1, 10).found
@@ -160,9 +154,7 @@ def test_a_value_that_changed_meanwhile_is_not_overwritten(
     assert bench.task(task_id).payload == {"n": 2}
 
 
-def test_a_row_that_somebody_holds_is_left_for_the_next_pass(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_row_that_is_locked_is_left_for_the_next_pass(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"n": 1})
     with bench.engine.begin() as holder:
@@ -176,10 +168,7 @@ def test_a_row_that_somebody_holds_is_left_for_the_next_pass(
 def test_tasks_that_run_meanwhile_lose_nothing(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
 
-    @bench.handler("t")
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
-        return payload
-
+    bench.handler("t")(lambda ctx, payload: payload)
     ids = bench.do(create_tasks, [NewTask("t", {"n": n}) for n in range(400)])
     worker = bench.work(encryption_keys=BOTH)
     bench.beside(worker.run)
@@ -210,17 +199,9 @@ def said(bench: Bench, task_id: int) -> str:
 @pytest.mark.parametrize("way", ["plain", "async"])
 def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, way: str) -> None:
     configure(encrypted_tasks="t")
-    if way == "async":
-
-        @bench.handler("t")
-        async def run(ctx: Any, payload: dict[str, Any]) -> None:
-            bench.runs.append(payload)
-    else:
-
-        @bench.handler("t")
-        def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-            bench.runs.append(payload)
-
+    bench.handler("t")(
+        twin(lambda ctx, payload: bench.runs.append(payload), is_async=way == "async")
+    )
     task_id = bench.create(payload={"n": 1})
     before = bench.task(task_id)
     bench.execute([task_id], encryption_keys=NEW)
@@ -238,11 +219,7 @@ def test_it_is_parked_with_the_reason(bench: Bench, configure: Configure, way: s
 
 def test_it_runs_where_the_key_is(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-
-    @bench.handler("t")
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-        bench.runs.append(payload)
-
+    bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     task_id = bench.create(payload={"n": 1})
     bench.execute([task_id], encryption_keys=NEW)
     bench.execute([task_id], encryption_keys=OLD)
@@ -252,17 +229,11 @@ def test_it_runs_where_the_key_is(bench: Bench, configure: Configure) -> None:
 
 
 @pytest.mark.test_all
-def test_it_runs_when_the_key_is_back_in_the_file(
-    bench: Bench, configure: Configure, tmp_path: Path
-) -> None:
+def test_it_runs_when_the_key_is_back(bench: Bench, configure: Configure, tmp_path: Path) -> None:
     configure(encrypted_tasks="t")
     keys = tmp_path / "keys"
     keys.write_text(NEW)
-
-    @bench.handler("t")
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-        bench.runs.append(payload)
-
+    bench.handler("t")(lambda ctx, payload: bench.runs.append(payload))
     task_id = bench.create(payload={"n": 1})
     configure(encryption_keys="")
     worker = bench.work(encryption_keys_file=str(keys), park_for=0.1)
@@ -281,8 +252,7 @@ def test_a_handler_that_is_to_be_encrypted_does_not_begin_without_any_key(bench:
         bench.runs.append(1)
         return "secret"
 
-    task_id = bench.create("t")
-    bench.execute([task_id])
+    task_id = bench.execute_one("t")
     assert bench.runs == []
     assert bench.task(task_id).parked == "encryption key missing: none is configured"
 

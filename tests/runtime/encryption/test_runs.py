@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from secrets import token_hex
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import text
 
 from tasks_app import (
     NewTask,
@@ -23,11 +24,18 @@ from tasks_app import (
 )
 from tasks_app.domain.encryption import parse_token, token_of
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError, InvalidTaskError
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.operations.selection import SelectedTask
 from tasks_app.pool.runs.claim import PAYLOADS_UP_TO
 from tasks_app.runtime.api.amend_waiting import edit_payload
+from tasks_app.runtime.api.bulk_step import edited_payload
 from tasks_app.runtime.encryption.encryption import encryption
+from tasks_app.runtime.large_values import large_values
+from tasks_app.testing import assert_created
+from tests.factory import some
 from tests.runtime.bench import Bench
 from tests.runtime.encryption.conftest import NEW, OLD, Configure
+from tests.runtime.handler_db.twins import twin
 
 CANARY = "canary-4711"
 KEYS: dict[str, Any] = {"encryption_keys": OLD}
@@ -38,14 +46,8 @@ DUMPED = (
 
 
 def dumped(bench: Bench) -> str:
-    with bench.engine.connect() as connection:
-        return "\n".join(
-            row
-            for table in DUMPED
-            for row in connection.execute(
-                text(f"SELECT to_jsonb(t)::text FROM {table} t")
-            ).scalars()
-        )
+    rows = (bench.rows(f"SELECT to_jsonb(t)::text FROM {table} t") for table in DUMPED)
+    return "\n".join(row for of_table in rows for (row,) in of_table)
 
 
 def echo(bench: Bench, name: str = "t", **options: Any) -> None:
@@ -69,8 +71,7 @@ def test_payload_and_result_are_encrypted_where_the_setting_says_so(
     assert bench.runs == [{"card": CANARY}]
     assert token_of(bench.task(task_id).result)
     assert CANARY not in dumped(bench)
-    task = bench.do(get_task, task_id)
-    assert task is not None
+    task = some(bench.do(get_task, task_id))
     assert task.payload == {"card": CANARY}
     assert task.result == {"echo": {"card": CANARY}}
 
@@ -97,9 +98,7 @@ def test_a_handler_may_say_so(bench: Bench, configure: Configure) -> None:
     assert CANARY not in dumped(bench)
 
 
-def test_what_is_encrypted_has_encrypted_results_whatever_is_said_now(
-    bench: Bench, configure: Configure
-) -> None:
+def test_results_of_encrypted_tasks_stay_encrypted(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     echo(bench)
     task_id = bench.create(payload={"card": CANARY})
@@ -108,9 +107,7 @@ def test_what_is_encrypted_has_encrypted_results_whatever_is_said_now(
     assert token_of(bench.task(task_id).result)
 
 
-def test_a_task_that_sql_created_in_plain_runs_and_its_result_is_encrypted(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_plain_task_of_sql_has_an_encrypted_result(bench: Bench, configure: Configure) -> None:
     echo(bench, encrypt=True)
     task_id = bench.sql("""SELECT task_create('t', '{"n": 1}')""")
     bench.drain(**KEYS)
@@ -126,21 +123,13 @@ def test_an_error_is_its_class_and_place(
 ) -> None:
     configure(encrypted_tasks="t", payload_limit="1000000")
     words = iter(["first", "second"])
-    if asynchronous:
 
-        @bench.handler("t", max_attempts=2, retry="fixed 1ms")
-        async def run(ctx: Any, payload: dict[str, Any]) -> None:
-            raise ValueError(f"{next(words)} {payload['card']}")
-    else:
+    def run(ctx: Any, payload: dict[str, Any]) -> None:
+        raise ValueError(f"{next(words)} {payload['card']}")
 
-        @bench.handler("t", max_attempts=2, retry="fixed 1ms")
-        def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-            raise ValueError(f"{next(words)} {payload['card']}")
-
-    from tasks_app.runtime.large_values import large_values
-
+    bench.handler("t", max_attempts=2, retry="fixed 1ms")(twin(run, is_async=asynchronous))
     large_values.cache_clear()
-    task_id = bench.create(payload={"card": CANARY, "more": _noise(length)})
+    task_id = bench.create(payload={"card": CANARY, "more": token_hex(length // 2)})
     configure(encrypted_tasks="")
     bench.drain(**KEYS, transitions="all")
     large_values.cache_clear()
@@ -152,16 +141,8 @@ def test_an_error_is_its_class_and_place(
     assert first.message == second.message == "encrypted"
     assert "raise ValueError" in (first.traceback or "")
     assert first.fingerprint == second.fingerprint == task.fingerprint
-    token = parse_token(first.encrypted_message or "")
-    assert token is not None
+    token = some(parse_token(first.encrypted_message or ""))
     assert encryption().opened_token(token, "error", "t") == f"first {CANARY}"
-
-
-def _noise(length: int) -> str:
-    """Text that does not compress, so that it is stored as large as it is."""
-    import secrets
-
-    return secrets.token_hex(length // 2)
 
 
 def test_the_log_names_the_class_alone(
@@ -204,13 +185,7 @@ def test_an_edited_payload_stays_encrypted(bench: Bench, configure: Configure) -
     assert bench.runs == [{"card": CANARY}]
 
 
-def test_many_are_not_edited_at_once_since_the_audit_would_have_the_patch(
-    bench: Bench, configure: Configure
-) -> None:
-    from tasks_app.domain.tasks.states import Pool, State
-    from tasks_app.pool.operations.selection import SelectedTask
-    from tasks_app.runtime.api.bulk_step import edited_payload
-
+def test_a_bulk_edit_is_refused_as_its_patch_is_audited(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
     echo(bench)
     task_id = bench.create(payload={"n": 1})
@@ -236,14 +211,11 @@ def test_tasks_of_schedules_are_encrypted(bench: Bench, configure: Configure) ->
     configure(encrypted_tasks="t")
     with bench.engine.begin() as connection:
         create_schedule(connection, "nightly", "t", {"n": 1}, cron="0 3 * * *")
-        task_id = run_schedule(connection, "nightly")
-    assert task_id is not None
+        task_id = some(run_schedule(connection, "nightly"))
     assert token_of(bench.task(task_id).payload)
 
 
-def test_groups_show_results_and_their_callback_is_encrypted(
-    bench: Bench, configure: Configure
-) -> None:
+def test_groups_show_results_and_encrypt_their_callback(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t,then")
     echo(bench)
     echo(bench, "then")
@@ -256,7 +228,8 @@ def test_groups_show_results_and_their_callback_is_encrypted(
 
     assert CANARY not in dumped(bench)
     assert bench.runs == [{"card": CANARY}] * 2
-    (ended,) = bench.do(group_results, group.id)
+    with bench.engine.connect() as connection:
+        (ended,) = group_results(connection, group.id)
     assert ended.result == {"echo": {"card": CANARY}}
 
 
@@ -299,9 +272,7 @@ def test_a_stored_value_is_nobodys_payload(bench: Bench, configure: Configure) -
         edit_payload(connection, bench.create(), stolen, registry=bench.registry)
 
 
-def test_a_value_that_was_put_into_another_task_is_not_opened(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_value_put_into_another_task_is_not_opened(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t,thief")
     echo(bench)
     echo(bench, "thief")
@@ -318,8 +289,7 @@ def test_a_value_that_was_put_into_another_task_is_not_opened(
     assert bench.state(thief) == "FAILED"
     assert bench.runs == []
     (attempt,) = bench.attempts(thief)
-    token = parse_token(attempt.encrypted_message or "")
-    assert token is not None
+    token = some(parse_token(attempt.encrypted_message or ""))
     assert "cannot be decrypted with the key old" in encryption().opened_token(
         token, "error", "thief"
     )
@@ -350,8 +320,7 @@ def test_another_key_encrypts_when_it_comes_first(bench: Bench, configure: Confi
     task_id = bench.create(payload={"card": CANARY})
     bench.drain(encryption_keys=f"{NEW},{OLD}")
     assert bench.runs == [{"card": CANARY}]
-    token = token_of(bench.task(task_id).result)
-    assert token is not None
+    token = some(token_of(bench.task(task_id).result))
     assert token.key_id == "new"
 
 
@@ -359,27 +328,18 @@ def test_without_its_key_a_task_is_shown_as_stored(bench: Bench, configure: Conf
     configure(encrypted_tasks="t")
     task_id = bench.create(payload={"card": CANARY})
     configure(encryption_keys=NEW)
-    task = bench.do(get_task, task_id)
-    assert task is not None
+    task = some(bench.do(get_task, task_id))
     assert token_of(task.payload)
 
 
-def test_psycopg_and_async_producers_encrypt_too(
-    bench: Bench, configure: Configure, database_url: str
-) -> None:
-    import psycopg
-    from sqlalchemy import make_url
-
+def test_producers_with_psycopg_encrypt(bench: Bench, configure: Configure) -> None:
     configure(encrypted_tasks="t")
-    plain = make_url(database_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(plain) as connection:
+    with psycopg.connect(bench.plain_url) as connection:
         task_id = create_task(connection, "t", {"card": CANARY})
     assert token_of(bench.task(task_id).payload)
 
 
 def test_the_test_kit_decrypts(bench: Bench, configure: Configure) -> None:
-    from tasks_app.testing import assert_created
-
     configure(encrypted_tasks="t")
     with bench.engine.begin() as connection:
         create_task(connection, "t", {"card": CANARY})

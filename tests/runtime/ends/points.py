@@ -16,9 +16,8 @@ from tasks_app.pool import task_groups as groups
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks import browse
 from tests.clock import until
-from tests.factory import LEASE
-from tests.runtime.bench import EFFECT, NOW_DUE, Bench
-from tests.runtime.execution.test_way import known_as_writes, warm
+from tests.factory import LEASE, some
+from tests.runtime.bench import EFFECT, NOW_DUE, Bench, known_as_writes, warm
 from tests.runtime.handler_db.twins import in_the_loop
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
@@ -482,8 +481,7 @@ class Trial:
         wrong = []
         with self._bench.engine.connect() as connection:
             for made in self._groups:
-                found = groups.get_group(connection, made.id)
-                assert found is not None
+                found = some(groups.get_group(connection, made.id))
                 ends = [self._tasks[task_id].last().state for task_id in made.task_ids]
                 counted = ends.count("SUCCEEDED"), ends.count("FAILED")
                 calls = self._bench.runs.count(made.callback_id)

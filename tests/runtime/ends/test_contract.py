@@ -14,7 +14,7 @@ from dev.torture.fault_proxy import FaultProxy
 from tasks_app import NewTask, create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.testing import drain
-from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.bench import EFFECT, Bench, run_many
 from tests.runtime.ends.points import (
     SEEN,
     WAYS,
@@ -26,7 +26,6 @@ from tests.runtime.ends.points import (
     differences,
     triggers,
 )
-from tests.runtime.execution.test_way import run_many
 from tests.runtime.handler_db.kept_connections import driver
 from tests.runtime.handler_db.twins import twin
 from tests.tiers import few
@@ -64,7 +63,7 @@ def test_effects_stand_if_and_only_if_the_outcome_does(
     ("lane", "circumstance"),
     few(1, [(lane, each) for each in ("row", "once") for lane in ("plain", "async", "pooled")]),
 )
-def test_a_commit_without_an_answer_stands_or_is_given_back(
+def test_an_unanswered_commit_stands_or_not(
     stage: Bench, lane: str, circumstance: str, lose: str
 ) -> None:
     """It is charged to nobody, and never settled without its effects."""
@@ -178,7 +177,7 @@ def test_what_is_forbidden_fails_alone_and_leaves_nothing(bench: Bench, lane: st
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * len(acts)
     assert [bench.effects(task_id) for task_id in ids] == [1, 0] * len(acts)
-    errors = [bench.task(task_id).error or "" for task_id in ids[1::2]]
+    errors = [bench.error(task_id) for task_id in ids[1::2]]
     wrong = [
         (n, told, error)
         for n, ((_, told), error) in enumerate(zip(acts, errors, strict=True))

@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.domain.handlers.settlement import ABORTED
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution import invocation, pools
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.clock import eventually, until
+from tests.factory import some
 from tests.runtime.bench import EFFECT, NOW_DUE, QUEUE, Bench
 from tests.runtime.mortal import forked
 
@@ -50,9 +50,7 @@ class Watched(set[Any]):
         super().add(task)
 
 
-def test_a_run_is_owned_from_its_first_moment_on(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_is_owned_from_its_start_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Else the housekeeper would give it back while it runs."""
 
     @bench.handler()
@@ -335,48 +333,41 @@ class TestWhatOneDoesToTheLoop:
 
         assert bench.states(ids) == ["SUCCEEDED"] * 3
 
-    def test_a_cancellation_that_is_left_pending_does_not_hit_the_commit(
-        self, bench: Bench
+    @pytest.mark.parametrize(
+        ("behind_its_end", "end"), [(False, ("FAILED", 0)), (True, ("SUCCEEDED", 1))]
+    )
+    def test_a_cancellation_left_pending_does_not_hit_the_commit(
+        self, bench: Bench, behind_its_end: bool, end: tuple[str, int]
     ) -> None:
         @bench.handler(max_attempts=1)
         async def h(ctx: Any) -> None:
             await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
+            cancel = some(asyncio.current_task()).cancel
+            asyncio.get_running_loop().call_soon(cancel) if behind_its_end else cancel()
 
-        task_id = bench.create()
-
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         bench.sql(NOW_DUE)
         bench.execute([task_id])  # alone, so that nobody else can have sent it
+        assert (bench.state(task_id), bench.effects(task_id)) == end
+        assert ("CancelledError" in bench.error(task_id)) == (end[0] == "FAILED")
 
-        assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
-        assert "CancelledError" in (bench.task(task_id).error or "")
 
-    def test_a_cancellation_after_its_end_does_not_hit_the_commit(self, bench: Bench) -> None:
-        @bench.handler(max_attempts=1)
-        async def h(ctx: Any) -> None:
-            await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
-            task = asyncio.current_task()
-            assert task is not None
-            asyncio.get_running_loop().call_soon(task.cancel)
+def held(bench: Bench) -> threading.Event:
+    """Declare a handler that runs until the event is set."""
+    go_on = bench.event()
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+        await eventually(go_on.is_set)
+
+    return go_on
 
 
 class TestStopping:
     @pytest.mark.test_all
     def test_nothing_more_starts_and_what_runs_may_end(self, bench: Bench) -> None:
-        go_on = bench.event()
-
-        @bench.handler()
-        async def h(ctx: Any) -> None:
-            bench.runs.append(ctx.task_id)
-            await eventually(go_on.is_set)
-
+        go_on = held(bench)
         ids = [bench.create() for _ in range(5)]
         child = bench.child(async_concurrency=2)
         thread = bench.beside(child.execute, ids)
@@ -392,13 +383,7 @@ class TestStopping:
 
     @pytest.mark.test_all
     def test_a_worker_without_a_broker_waits_for_them_too(self, bench: Bench) -> None:
-        go_on = bench.event()
-
-        @bench.handler()
-        async def h(ctx: Any) -> None:
-            bench.runs.append(ctx.task_id)
-            await eventually(go_on.is_set)
-
+        go_on = held(bench)
         ids = [bench.create() for _ in range(3)]
         work = bench.work()
         thread = bench.beside(work.run)
@@ -417,33 +402,24 @@ class TestStopping:
 
 @pytest.mark.test_all
 def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(bench: Bench) -> None:
-    go_on = bench.event()
-
-    @bench.handler()
-    async def h(ctx: Any) -> None:
-        bench.runs.append(ctx.task_id)
-        await eventually(go_on.is_set)
-
+    go_on = held(bench)
     ids = [bench.create() for _ in range(5)]
     child = bench.child(async_concurrency=2, give_back_after=0.05)
     thread = bench.beside(child.execute, ids)
     until(lambda: len(bench.runs) == 2)
 
     until(lambda: len(child.inflight._gave_back) == 1)
-    held = len(child.inflight.held())
+    taken = len(child.inflight.held())
     go_on.set()
     thread.join(10)
 
-    assert held == 2
+    assert taken == 2
     assert child.inflight.empty
 
 
 @pytest.mark.test_all
-@pytest.mark.test_all
 @pytest.mark.parametrize("number", [20, 5000])
-def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_charged(
-    bench: Bench, number: int
-) -> None:
+def test_a_killed_childs_runs_are_all_known_and_uncharged(bench: Bench, number: int) -> None:
     @bench.handler()
     async def h(ctx: Any) -> None:
         await asyncio.sleep(60)
@@ -464,8 +440,7 @@ def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_char
         until(lambda: sum(len(view.running) for view in bench.slots.occupied()) == number, 30)
         process.kill()
 
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     until(lambda: Reaper(database, bench.slots, bench.registry, settings).reap_dead() == 0)
 
     aboard = "SELECT count(*) FROM task_pending WHERE state = 'PENDING' AND failures = 0"
@@ -544,9 +519,7 @@ class TestCancellations:
 
         assert bench.states(ids) == ["SUCCEEDED"] * 4
 
-    def test_who_loses_a_task_of_its_own_is_uncharged_once_and_then_runs_alone(
-        self, bench: Bench
-    ) -> None:
+    def test_who_loses_its_own_task_is_uncharged_once_then_runs_alone(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)
         async def h(ctx: Any) -> None:
             bench.runs.append(ctx.task_id)
@@ -554,9 +527,7 @@ class TestCancellations:
             asyncio.get_running_loop().call_soon(part.cancel)
             await part
 
-        task_id = bench.create()
-
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         first = bench.task(task_id)
         bench.sql(NOW_DUE)
         bench.execute([task_id])
@@ -565,7 +536,7 @@ class TestCancellations:
         assert bench.attempts(task_id)[0].kind == ABORTED
         assert bench.runs == [task_id] * 2
         assert bench.state(task_id) == "FAILED"
-        assert "CancelledError" in (bench.task(task_id).error or "")
+        assert "CancelledError" in bench.error(task_id)
 
     def test_at_whichever_await_one_comes_the_run_ends_or_goes_back(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -611,8 +582,6 @@ class Steps:
 
 
 class Stepped(Coroutine[Any, Any, Any]):
-    """A coroutine that counts its steps."""
-
     def __init__(self, work: Coroutine[Any, Any, Any], steps: Steps) -> None:
         self.work, self.steps = work, steps
 

@@ -24,8 +24,7 @@ from tasks_app.runtime.handler_db import ends
 from tasks_app.runtime.handler_db.ends import RunEnd
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 INSERT = text(EFFECT)
@@ -56,9 +55,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_a_run_of_one_statement_waits_for_its_begin_for_it_and_for_its_end(
-    bench: Bench, waits: list[str], through: str
-) -> None:
+def test_a_run_of_one_statement_waits_thrice(bench: Bench, waits: list[str], through: str) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
         bench.runs.append(len(waits))
@@ -138,9 +135,8 @@ def test_an_outcome_that_is_refused_is_its_handlers_failure_and_no_lost_lease(be
 
 def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> None:
     """Answers of one run would be taken for those of the next."""
-    conninfo = make_url(bench.url).set(drivername="postgresql")
     settlement = Settlement(Fence(TaskId(1), 1, uuid4()), Event.SUCCEED, 0, 0)
-    with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
+    with HandlerConnection.connect(bench.plain_url) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
         steps = connection.end(RunEnd(settlement))
@@ -175,8 +171,6 @@ def test_a_run_whose_check_fails_after_its_commit_has_succeeded(
 
 
 def _is_there(connection: HandlerConnection, waits: Any) -> Ready:
-    """Wait as psycopg does."""
-
     def once() -> Generator[Any, Ready, Ready]:
         return (yield waits)
 
@@ -232,9 +226,8 @@ def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
 
 
 def test_a_lost_claim_is_one_readable_line_in_the_servers_log(bench: Bench) -> None:
-    url = make_url(bench.url).set(drivername="postgresql")
     values = [b"17", b"1", uuid4().hex.encode(), b'"secret"', b"1", None]
-    with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+    with psycopg.connect(bench.plain_url) as connection:
         for _, statement in settle_success._WORDS.values():
             answer = connection.pgconn.exec_params(statement, values, settle_success._TYPES)
             error = errors.error_from_result(answer)

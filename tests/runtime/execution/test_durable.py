@@ -108,8 +108,7 @@ def test_nothing_that_was_seen_is_taken_back(bench: Bench, server: Postgres) -> 
         for _ in range(KILLS):
             ids += burst(bench, server, reader, random.randint(1, TASKS * 2 // 3))
     until(lambda: drained(bench), 60)
-    with bench.engine.connect() as connection:
-        kept = {tuple(row) for row in connection.execute(text("SELECT task_id, note FROM effect"))}
+    kept = set(bench.rows("SELECT task_id, note FROM effect"))
     assert {seen for seen in reader.seen if not seen[1].startswith("write")} <= kept
     assert sorted(task_id for task_id, _ in kept) == sorted(ids)
     assert set(bench.states(ids)) == {"SUCCEEDED"}

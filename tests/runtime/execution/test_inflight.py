@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -26,7 +27,7 @@ from tasks_app.runtime.execution.claim_states import (
 from tasks_app.runtime.execution.claims import FORWARD_AFTER_S
 from tasks_app.runtime.execution.in_flight import InFlight
 from tests.clock import until
-from tests.factory import LEASE
+from tests.factory import LEASE, some
 from tests.runtime.bench import QUEUE, Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.statements import Seen, watched
@@ -90,6 +91,19 @@ def task(number: int) -> ClaimedTask:
     )  # fmt: skip
 
 
+def holding(
+    *tasks: ClaimedTask, opened: bool = False, start: bool = True, **options: Any
+) -> InFlight:
+    """Claims that a child has received; it carries out a message, and has started the first."""
+    inflight = InFlight(**options)
+    if opened:
+        inflight.open_message()
+    inflight.receive(tasks)
+    if start:
+        inflight.start_next()
+    return inflight
+
+
 def done(claimed: ClaimedTask) -> Settlement:
     return Settlement(claimed.fence, Event.SUCCEED, 0, 0)
 
@@ -99,9 +113,8 @@ def fences_on_the_way_back(inflight: InFlight) -> list[Fence]:
 
 
 def test_what_the_housekeeper_took_back_no_thread_starts() -> None:
-    inflight = InFlight()
     first, second, third = task(1), task(2), task(3)
-    inflight.receive([first, second, third])
+    inflight = holding(first, second, third, start=False)
     assert inflight.start_next() is not None
     inflight.take_back(0.0)
     assert fences_on_the_way_back(inflight) == [second.fence, third.fence]
@@ -110,18 +123,14 @@ def test_what_the_housekeeper_took_back_no_thread_starts() -> None:
 
 
 def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
-    inflight = InFlight()
-    inflight.receive([task(1), task(2)])
-    inflight.start_next()
+    inflight = holding(task(1), task(2))
     inflight.take_back(3600.0)
     assert inflight.returning() == []
     assert inflight.start_next() is not None
 
 
 def test_a_free_thread_keeps_what_waits_here() -> None:
-    inflight = InFlight(threads=2)
-    inflight.receive([task(1), task(2), task(3)])
-    inflight.start_next()
+    inflight = holding(task(1), task(2), task(3), threads=2)
     inflight.take_back(0.0)
     kept = inflight.returning()
     inflight.start_next()
@@ -132,10 +141,7 @@ def test_a_free_thread_keeps_what_waits_here() -> None:
 
 def test_a_thread_without_a_message_takes_nothing_from_the_inflight() -> None:
     """A pool of eight threads with one message: when its task is slow, nobody else comes."""
-    inflight = InFlight(threads=8)
-    inflight.open_message()
-    inflight.receive([task(1), task(2)])
-    inflight.start_next()
+    inflight = holding(task(1), task(2), opened=True, threads=8)
     inflight.take_back(0.0)
     assert inflight.gave_back
     assert [fence.task_id for fence in fences_on_the_way_back(inflight)] == [2]
@@ -180,10 +186,7 @@ def test_every_task_is_either_started_or_taken_back_never_both() -> None:
 
 
 def test_the_rest_of_a_message_is_given_back_and_the_next_one_is_not() -> None:
-    inflight = InFlight()
-    inflight.open_message()
-    inflight.receive([task(1)])
-    inflight.start_next()
+    inflight = holding(task(1), opened=True)
     inflight.take_back(0.0)
     assert inflight.gave_back
     inflight.close_message()
@@ -192,8 +195,7 @@ def test_the_rest_of_a_message_is_given_back_and_the_next_one_is_not() -> None:
 
 
 def test_nothing_starts_after_the_stop() -> None:
-    inflight = InFlight()
-    inflight.receive([task(1)])
+    inflight = holding(task(1), start=False)
     inflight.stop()
     assert inflight.start_next() is None
     inflight.take_all_back()
@@ -201,10 +203,8 @@ def test_nothing_starts_after_the_stop() -> None:
 
 
 def test_a_child_that_stops_returns_what_was_to_be_written_alone() -> None:
-    inflight = InFlight()
     first = task(1)
-    inflight.receive([first])
-    inflight.start_next()
+    inflight = holding(first)
     inflight.collect(done(first))
     inflight.split_off(done(first))
     inflight.stop()
@@ -220,9 +220,8 @@ def test_each_state_is_reached_and_left() -> None:
 
 
 def test_an_event_that_is_not_listed_changes_nothing() -> None:
-    inflight = InFlight()
     first, strange = task(1), task(2)
-    inflight.receive([first])
+    inflight = holding(first, start=False)
     for claimed in (first, strange):
         inflight.collect(done(claimed))
         inflight.drop(claimed.fence)
@@ -232,10 +231,8 @@ def test_an_event_that_is_not_listed_changes_nothing() -> None:
 
 
 def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
-    inflight = InFlight()
     first = task(1)
-    inflight.receive([first])
-    inflight.start_next()
+    inflight = holding(first)
     taken = inflight.disown()
     inflight.collect(done(first))
     inflight.give_back(first, LEASE)
@@ -245,10 +242,8 @@ def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
 
 
 def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
-    inflight = InFlight()
     first = task(1)
-    inflight.receive([first])
-    inflight.start_next()
+    inflight = holding(first)
     assert inflight.begin_commit(first.fence)
     assert inflight.disown() == []
     assert inflight.begin_commit(first.fence)
@@ -257,10 +252,7 @@ def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
 
 
 def test_all_is_taken_back_with_the_rest_of_the_message() -> None:
-    inflight = InFlight()
-    inflight.open_message()
-    inflight.receive([task(1), task(2)])
-    inflight.start_next()
+    inflight = holding(task(1), task(2), opened=True)
     assert inflight.busy
     inflight.take_all_back()
     assert inflight.gave_back
@@ -269,42 +261,32 @@ def test_all_is_taken_back_with_the_rest_of_the_message() -> None:
 
 def test_an_answer_to_one_run_does_not_end_the_next() -> None:
     """Interleaving: the housekeeper settles run 1 as RETRY; this child claims run 2; it drops 1."""
-    inflight = InFlight()
     run_1, run_2 = task(1), task(1)
-    inflight.receive([run_1])
-    inflight.start_next()
+    inflight = holding(run_1)
     inflight.collect(done(run_1))
     inflight.receive([run_2])
     inflight.start_next()
-
     inflight.drop(run_1.fence)
-
     assert [run.task for run in inflight.running()] == [run_2]
     assert inflight.held() == [run_2.fence]
 
 
 def test_a_task_that_runs_alone_waits_for_the_others_and_they_for_it() -> None:
-    inflight = InFlight()
     first, alone, last = task(1), task(2)._replace(at_most_once=True), task(3)
-    inflight.receive([first, alone, last])
-
+    inflight = holding(first, alone, last, start=False)
     together = [inflight.start_next(), inflight.start_next(), inflight.start_next()]
     inflight.drop(first.fence)
     inflight.drop(last.fence)
-    by_itself = inflight.start_next()
+    by_itself = some(inflight.start_next())
     inflight.receive([task(4)])
-
     assert [run and run.task.task_id for run in together] == [1, 3, None]
-    assert by_itself is not None
     assert by_itself.task is alone
     assert inflight.start_next() is None
 
 
 def test_outcomes_stay_until_the_database_has_answered() -> None:
-    inflight = InFlight()
     claimed = task(1)
-    inflight.receive([claimed])
-    inflight.start_next()
+    inflight = holding(claimed)
     inflight.collect(done(claimed))
     assert [s.fence for s in inflight.finished()] == [claimed.fence]
     assert (inflight.running(), inflight.held(), inflight.empty) == ([], [claimed.fence], False)
@@ -324,10 +306,8 @@ def test_pending_writes_count_until_they_are_done() -> None:
 
 
 def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
-    inflight = InFlight()
-    inflight.receive([task(1), task(2)])
-    run = inflight.start_next(lambda one: one.task_id == 2)
-    assert run is not None
+    inflight = holding(task(1), task(2), start=False)
+    run = some(inflight.start_next(lambda one: one.task_id == 2))
     assert run.task.task_id == 2
     assert inflight.start_next(lambda one: one.task_id == 2) is None
 
@@ -410,8 +390,7 @@ def test_a_run_whose_thread_is_dead_goes_back_and_one_at_most_once_is_unknown() 
 
 
 def test_who_carries_out_a_run_owns_it_and_leaves_none_that_has_ended() -> None:
-    inflight = InFlight()
-    inflight.receive([task(1), task(2)])
+    inflight = holding(task(1), task(2), start=False)
     first, second = inflight.start_next(), inflight.start_next()
     assert first is not None
     assert second is not None
@@ -423,9 +402,8 @@ def test_who_carries_out_a_run_owns_it_and_leaves_none_that_has_ended() -> None:
 
 
 def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -> None:
-    inflight = InFlight()
     first, second = task(1), task(2)
-    inflight.receive([first, second])
+    inflight = holding(first, second, start=False)
     for claimed in (first, second):
         inflight.start_next()
         inflight.give_back(claimed, LEASE, crash="lost")
@@ -444,9 +422,7 @@ def theirs(bench: Bench) -> TaskId:
     return bench.create("theirs")
 
 
-def test_what_only_others_know_is_passed_on_and_ours_is_run(
-    bench: Bench, ear: Ear, theirs: TaskId
-) -> None:
+def test_what_only_others_know_is_passed_on(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs")
     ours = bench.create("ours")
     bench.execute([theirs, ours])
@@ -454,9 +430,7 @@ def test_what_only_others_know_is_passed_on_and_ours_is_run(
     assert told(ear) == [theirs]
 
 
-def test_what_nobody_on_the_queue_knows_stays_with_the_scan(
-    bench: Bench, ear: Ear, theirs: TaskId
-) -> None:
+def test_what_nobody_there_knows_waits_for_a_scan(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs", queues=["elsewhere"])
     bench.execute([theirs])
     assert told(ear) == []
@@ -471,9 +445,7 @@ def test_what_may_not_run_is_not_passed_on(bench: Bench, ear: Ear, theirs: TaskI
 
 
 @pytest.mark.test_all
-def test_what_comes_back_again_and_again_is_left_to_the_scan(
-    bench: Bench, ear: Ear, theirs: TaskId
-) -> None:
+def test_what_comes_back_often_is_left_to_the_scan(bench: Bench, ear: Ear, theirs: TaskId) -> None:
     lives(bench, "theirs")
     child = bench.child()
     for _ in range(len(FORWARD_AFTER_S) + 2):
@@ -481,11 +453,8 @@ def test_what_comes_back_again_and_again_is_left_to_the_scan(
     until(lambda: told(ear) == [theirs] * len(FORWARD_AFTER_S))
 
 
-def test_a_worker_without_a_broker_parks_only_what_nobody_knows(
-    bench: Bench, theirs: TaskId
-) -> None:
+def test_without_a_broker_it_parks_only_what_nobody_knows(bench: Bench, theirs: TaskId) -> None:
     lives(bench, "theirs")
-    nobodys = bench.create("nobodys")
-    bench.drain()
+    nobodys = bench.run_one("nobodys")
     assert bench.task(theirs).parked is None
     assert bench.task(nobodys).parked is not None

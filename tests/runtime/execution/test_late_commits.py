@@ -1,4 +1,4 @@
-"""Commits that share a round trip: what one of them does harms none of the others."""
+"""Commits that share a round trip harm no others; nothing begins when its lease may be over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from dev.torture.fault_proxy import FaultProxy
+from tasks_app import Notice
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.runtime.api.tasks import cancel_task
@@ -22,10 +22,12 @@ from tasks_app.runtime.execution import settler
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handler_db.ends import in_time
 from tasks_app.runtime.handler_db.statements import PROVEN
+from tasks_app.runtime.hooks import HOOKS, NoticeKind
+from tasks_app.runtime.leader.rescuer import Rescuer
+from tasks_app.runtime.worker.child import Child
 from tests.clock import until
 from tests.factory import claimed_task, ending
-from tests.runtime.bench import Bench
-from tests.runtime.execution.test_way import carry_out, known_as_writes, warm
+from tests.runtime.bench import Bench, carry_out, known_as_writes, warm
 
 INSERT = "INSERT INTO effect (task_id, note) VALUES (%s, %s)"
 RETAKEN = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
@@ -37,9 +39,7 @@ def known() -> None:
 
 
 def writes_one(bench: Bench, name: str = "t", **options: Any) -> None:
-    @bench.handler(name, **options)
-    def h(ctx: Any) -> None:
-        ctx.write(INSERT, (ctx.task_id, ""))
+    bench.handler(name, **options)(lambda ctx: ctx.write(INSERT, (ctx.task_id, "")))
 
 
 @pytest.fixture
@@ -96,9 +96,7 @@ def test_an_outcome_that_is_refused_holds_up_none(bench: Bench, counted: list[in
 
 class TestTheDeadline:
     @pytest.mark.test_all
-    def test_what_takes_too_long_is_sent_again_alone(
-        self, bench: Bench, counted: list[int]
-    ) -> None:
+    def test_what_takes_long_is_sent_again_alone(self, bench: Bench, counted: list[int]) -> None:
         """Its function switches the limit of a statement off, which no text shows."""
         bench.sql(
             "CREATE FUNCTION hurries_not() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
@@ -128,9 +126,7 @@ class TestTheDeadline:
         assert bench.sql("SELECT note FROM effect WHERE task_id = 0") == "mine!"
         bench.sql("DROP FUNCTION hurries_not()")
 
-    def test_more_writes_than_a_round_trip_takes_are_sent_by_their_run(
-        self, bench: Bench, counted: list[int]
-    ) -> None:
+    def test_too_many_writes_are_sent_by_their_run(self, bench: Bench, counted: list[int]) -> None:
         @bench.handler()
         def h(ctx: Any) -> None:
             for n in range(settler.MOST_WRITES + 1):
@@ -193,8 +189,7 @@ def test_a_commit_that_fails_loses_no_success_behind_it(bench: Bench, counted: l
 class TestACommitWithoutAnAnswer:
     def run(self, bench: Bench, lose: str) -> int:
         """Let one task write whose COMMIT is lost, or the answer to it; return its id."""
-        url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0), only=b"INTO effect") as proxy:
+        with bench.proxy(only=b"INTO effect") as (proxy, url):
 
             @bench.handler()
             def h(ctx: Any) -> None:
@@ -202,7 +197,7 @@ class TestACommitWithoutAnAnswer:
                 ctx.write(INSERT, (ctx.task_id, ""))
 
             task_id = bench.create()
-            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+            child = bench.child(url=url)
             child.execute([task_id])
             until(lambda: child.inflight.empty)
             child.stop()
@@ -264,9 +259,7 @@ class TestACommitWithoutAnAnswer:
         monkeypatch.setattr(settler.Settler, "_unanswered", unanswered)
 
 
-def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcomes_are_not_asked_for_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits until all are written would look for them without a rest."""
     child = bench.child(start=False)
     for query in (INSERT, *("UPDATE effect SET note = %s WHERE task_id = %s",) * 2):
@@ -284,9 +277,7 @@ def test_outcomes_that_a_dead_database_left_are_not_asked_for_again_at_once(
     assert not child.executor.settler.flush_quietly()
 
 
-def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_sent_alone_may_go_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     writes_one(bench)
     child = bench.child(start=False)
     task = bench.do(claimed_task)
@@ -305,3 +296,100 @@ def test_an_outcome_that_is_to_end_alone_goes_back_if_that_breaks(
 
     assert child.inflight.running() == []
     assert [item.fence for item in child.inflight.returning()] == [task.fence]
+
+
+LEASE_S = 1.0
+
+
+def claimed(bench: Bench, name: str, **options: Any) -> tuple[Child, int]:
+    """Return a child that has claimed a task and not begun it, as if it was stopped there."""
+    child = bench.child(lease=LEASE_S, **options)
+    task_id = bench.create(name)
+    assert child.executor.fetcher.claim([task_id])
+    return child, task_id
+
+
+def declare(bench: Bench, *, is_async: bool = False) -> None:
+    """Declare ``t``, and ``once``, which may run once."""
+
+    async def aside(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+
+    def plain(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+
+    for name in ("t", "once"):
+        function = aside if is_async else plain
+        bench.handler(name, at_most_once=name == "once")(function)
+
+
+def run_what_waits(child: Child) -> None:
+    child.executor.run_waiting()
+    until(lambda: not child.executor.async_pool.busy)
+
+
+ASYNC = pytest.mark.parametrize("is_async", [False, True])
+
+
+@pytest.mark.test_all
+@ASYNC
+def test_what_was_declared_unknown_does_not_begin_afterwards(bench: Bench, is_async: bool) -> None:
+    """Interleaving: claim; the process is stopped; rescue; the process goes on."""
+    declare(bench, is_async=is_async)
+    child, task_id = claimed(bench, "once", start=False)
+    rescuer = Rescuer(bench.settings(lease=LEASE_S), child.database)
+    until(rescuer.run_once)
+    run_what_waits(child)
+    assert bench.runs == []
+    assert bench.error(task_id).startswith("outcome unknown: The worker vanished")
+
+
+@pytest.mark.test_all
+@ASYNC
+@pytest.mark.parametrize("name", ["t", "once"])
+def test_what_nobody_rescued_runs_again_uncharged(bench: Bench, name: str, is_async: bool) -> None:
+    declare(bench, is_async=is_async)
+    child, task_id = claimed(bench, name, start=False)
+    over = time.monotonic() + LEASE_S
+    until(lambda: time.monotonic() > over)
+
+    run_what_waits(child)
+    child.start()
+    until(lambda: child.inflight.empty)
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes, bench.runs) == ("PENDING", 0, 0, [])
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+    bench.drain()
+
+    assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [2])
+
+
+@pytest.mark.test_all
+def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
+    """Interleaving: claim; the process is stopped before it puts the task in flight."""
+    declare(bench)
+    child = bench.child(lease=LEASE_S, start=False)
+    task_id = bench.create("once")
+    rescuer = Rescuer(bench.settings(lease=LEASE_S), child.database)
+
+    def stop(notice: Notice) -> None:
+        if notice.kind is NoticeKind.RECEIVED:
+            until(rescuer.run_once)
+
+    HOOKS.subscribe(stop)
+    bench.at_end(lambda: HOOKS.unsubscribe(stop))
+
+    child.execute([task_id])
+
+    assert bench.runs == []
+    assert bench.error(task_id).startswith("outcome unknown: The worker vanished")
+
+
+@pytest.mark.test_all
+def test_who_renews_may_wait_for_longer_than_a_lease(bench: Bench) -> None:
+    declare(bench)
+    child, task_id = claimed(bench, "once")
+    later = time.monotonic() + 2 * LEASE_S
+    until(lambda: time.monotonic() > later)
+    run_what_waits(child)
+    assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [1])

@@ -89,9 +89,7 @@ def test_a_well_behaved_handler_leaves_the_process_fit(aftermath: ProcessGuard) 
     assert not aftermath.unfit
 
 
-def test_a_lower_recursion_limit_is_put_back_and_a_higher_one_stays(
-    aftermath: ProcessGuard,
-) -> None:
+def test_a_lower_recursion_limit_is_put_back_a_higher_one_stays(aftermath: ProcessGuard) -> None:
     before = sys.getrecursionlimit()
     try:
         with aftermath:
@@ -106,9 +104,7 @@ def test_a_lower_recursion_limit_is_put_back_and_a_higher_one_stays(
     assert (low, high) == (before, before + 100)
 
 
-def test_an_alarm_of_the_handlers_own_does_not_ring_in_the_next_task(
-    aftermath: ProcessGuard,
-) -> None:
+def test_an_alarm_of_a_handlers_own_does_not_ring_in_the_next(aftermath: ProcessGuard) -> None:
     with aftermath:
         signal.setitimer(signal.ITIMER_REAL, 60)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -163,9 +159,7 @@ def test_a_profiler_keeps_the_timer_that_it_had_before() -> None:
 
 
 @pytest.mark.test_all
-def test_an_alarm_that_a_thread_left_kills_nobody_and_a_lowered_hard_limit_ends_the_process() -> (
-    None
-):
+def test_an_alarm_of_a_thread_kills_nobody_and_a_lowered_hard_limit_ends_the_process() -> None:
     def rings() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         ProcessGuard(replaceable=True)
@@ -217,9 +211,8 @@ def test_a_limit_is_raised_though_an_earlier_handler_blocked_its_signal(bench: B
         until(lambda: False, 5)
 
     bench.create("blocks")
-    task_id = bench.create("slow")
-    bench.drain()
-    assert "HandlerTimeoutError" in (bench.task(task_id).error or "")
+    task_id = bench.run_one("slow")
+    assert "HandlerTimeoutError" in bench.error(task_id)
 
 
 SEEN: contextvars.ContextVar[int] = contextvars.ContextVar("SEEN", default=0)
@@ -279,9 +272,7 @@ def test_a_fork_can_neither_use_our_connections_nor_end_them(bench: Bench) -> No
             return
         os.waitpid(pid, 0)
 
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     os.close(tell)
     assert os.read(told, 100) == b"OperationalError"

@@ -1,16 +1,25 @@
-"""The pace: how many tasks a child claims at a time, by how long they took."""
+"""How many tasks a child claims at a time, what it looks for by itself, and a task's way."""
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
+from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
+from tasks_app.runtime.execution import executor
+from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.run_times import FEW_RUNS, GROWTH, HOLD_S, MOST_NAMES, RunTimes
+from tasks_app.runtime.tracing.tracing import API
 from tests.clock import until
-from tests.runtime.bench import Bench
+from tests.docs.reading import PROJECT
+from tests.factory import some
+from tests.runtime.bench import Bench, warm
 
 
 def learned(pace: RunTimes, name: str, seconds: float, runs: int = 50) -> None:
@@ -143,9 +152,7 @@ def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
     assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
 
 
-def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_name_wakes_the_housekeeper(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no outcome waits to be written, as after handlers that use their connection."""
 
     @bench.handler("connects")
@@ -164,3 +171,95 @@ def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(
     child.execute([bench.create()])
 
     assert child.inflight.housekeeper_wake.is_set()
+
+
+def test_hints_leave_room_for_a_look_around(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "LOOK_AROUND_EVERY_S", 3600.0)
+    bench.succeeding()
+    child = bench.child(claim_size=1)
+    by_sql = [bench.create(priority=0) for _ in range(3)]
+    hinted = [bench.create() for _ in range(3)]
+    for task_id in hinted:
+        child.execute([task_id], queue="default")
+    assert set(bench.states(hinted)) == {"SUCCEEDED"}
+    assert bench.states(by_sql) == ["SUCCEEDED", "PENDING", "PENDING"]
+
+
+@pytest.mark.parametrize(
+    ("wake", "queue"), [(True, "default"), (False, "theirs"), (False, None)],
+    ids=["the scan has room", "a forged queue", "an unknown queue"],
+)  # fmt: skip
+def test_a_child_with_other_news_stays_with_it(bench: Bench, wake: bool, queue: str | None) -> None:
+    bench.succeeding()
+    child = bench.child()
+    by_sql, told = bench.create(), bench.create()
+    theirs = bench.create(queue="theirs")
+    child.execute([told], wake=wake, queue=queue)
+    assert bench.states([told, by_sql, theirs]) == ["SUCCEEDED", "PENDING", "PENDING"]
+
+
+def test_messages_whose_tasks_are_done_keep_nobody_waiting(bench: Bench) -> None:
+    """Copies of what the scan sent long ago leave it no room in the broker, as hints do."""
+    bench.succeeding()
+    child = bench.child()
+    done = bench.create()
+    child.execute([done], wake=True)
+    waiting = bench.create()
+    child.execute([done], wake=True, queue="default")
+    assert bench.states([done, waiting]) == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_what_the_scan_sends_of_another_queue_does_not_count(bench: Bench) -> None:
+    bench.succeeding()
+    child = bench.child()
+    by_sql, hinted = bench.create(), bench.create()
+    theirs = bench.create(queue="theirs")
+    child.executor.execute([theirs], wake=True, queue="theirs")
+    child.executor.execute([hinted], queue="default")
+    assert set(bench.states([theirs, hinted, by_sql])) == {"SUCCEEDED"}
+
+
+MOST = 12
+
+
+def promised() -> set[str]:
+    """Return the rooms of the page's sentence."""
+    page = (PROJECT / "docs/architecture.md").read_text()
+    said = some(re.search(r"A task that does nothing passes these (.*?)\n\n", page, re.DOTALL))
+    runtime, pool, domain = said[1].split(";")
+    return {"runtime"} | {
+        f"{floor}/{room}"
+        for floor, rooms in (("runtime", runtime), ("pool", pool), ("domain", domain))
+        for room in re.findall(r"`(\w+)`", rooms)
+    }
+
+
+def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests of this process may have loaded OpenTelemetry, or left who listens.
+    monkeypatch.delitem(sys.modules, API, raising=False)
+    monkeypatch.setattr(HOOKS, "_subscribers", {})
+    monkeypatch.setattr(HOOKS, "_followers", ())
+    bench.handler()(lambda ctx: None)
+    child = warm(bench.child())
+    child.execute([bench.create()])  # what is made once is made
+    entered: set[str] = set()
+
+    def note(frame: FrameType, kind: str, _arg: Any) -> None:
+        _, found, path = frame.f_code.co_filename.rpartition("/tasks_app/")
+        if kind == "call" and found and frame.f_code.co_name != "<module>":
+            entered.add(str(PurePath(path).parent))
+        if kind == "return" and path.startswith("pool/runs/settle"):
+            sys.setprofile(None)
+
+    ids = [bench.create()]
+    sys.setprofile(note)
+    try:
+        child.executor.execute(ids)
+    finally:
+        sys.setprofile(None)
+
+    assert bench.states(ids) == ["SUCCEEDED"]
+    assert entered == promised()
+    assert len(entered) <= MOST

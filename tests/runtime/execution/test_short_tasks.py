@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.handlers.outcomes import Fail, Retry
-from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import Bench, carry_out, effect, run_many, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 
@@ -62,10 +61,7 @@ def test_while_a_task_of_a_row_runs_the_slot_names_it_alone(bench: Bench) -> Non
 
 
 def test_what_must_run_alone_ends_a_row_and_runs_all_the_same(bench: Bench) -> None:
-    @bench.handler()
-    def look(_ctx: Any) -> None:
-        bench.runs.append(len(child.inflight.running()))
-
+    bench.handler()(lambda _ctx: bench.runs.append(len(child.inflight.running())))
     ids = [bench.create() for _ in range(4)]
     bench.sql("UPDATE task_pending SET crashes = 1, attempt = 1 WHERE id = :id", id=ids[1])
     child = warm(bench.child())
@@ -86,10 +82,7 @@ def test_limits_of_a_tasks_own_hold_within_a_row(bench: Bench) -> None:
 
 
 def test_a_limit_for_all_holds_within_a_row(bench: Bench) -> None:
-    @bench.handler()
-    def look(ctx: Any) -> None:
-        bench.runs.append(round(ctx.remaining or 0))
-
+    bench.handler()(lambda ctx: bench.runs.append(round(ctx.remaining or 0)))
     ids = [bench.create(), bench.create(timeout=5), bench.create()]
     carry_out(bench, ids, timeout=50)
     assert bench.runs == [50, 5, 50]
@@ -108,9 +101,7 @@ def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> N
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
 
-def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_task_goes_the_long_way_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes of the others are written before it: they shall not wait for it."""
     monkeypatch.setattr("tasks_app.runtime.run_times.FAST_S", 0.05)
 

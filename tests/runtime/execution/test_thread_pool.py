@@ -14,13 +14,23 @@ from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.worker.child import Child
 from tests.clock import until
-from tests.runtime.bench import Bench, effect
-from tests.runtime.execution.test_way import warm
+from tests.runtime.bench import Bench, effect, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 
 
-def test_the_threads_of_a_child_share_its_message(bench: Bench) -> None:
+LANES = pytest.mark.parametrize("lane", ["a message", "the pool"])
+
+
+def run(bench: Bench, lane: str, ids: list[int], threads: int) -> None:
+    if lane == "a message":
+        bench.execute(ids, extra_threads=threads - 1)
+    else:
+        bench.drain(concurrency=threads)
+
+
+@LANES
+def test_the_threads_of_a_child_run_tasks_at_a_time(bench: Bench, lane: str) -> None:
     together = threading.Barrier(4)
 
     @bench.handler()
@@ -30,7 +40,7 @@ def test_the_threads_of_a_child_share_its_message(bench: Bench) -> None:
 
     ids = [bench.create() for _ in range(8)]
 
-    bench.execute(ids, extra_threads=3)
+    run(bench, lane, ids, threads=4)
 
     assert bench.states(ids) == ["SUCCEEDED"] * 8
     names = {bench.task(task_id).result for task_id in ids}
@@ -56,7 +66,8 @@ def test_each_has_a_transaction_of_its_own(bench: Bench) -> None:
     assert [bench.effects(task_id) for task_id in ids] == [1, 0] * 4
 
 
-def test_limits_are_raised_in_the_main_thread_alone(bench: Bench) -> None:
+@LANES
+def test_limits_are_raised_in_the_main_thread_alone(bench: Bench, lane: str) -> None:
     @bench.handler("limited", timeout="200ms", max_attempts=1)
     def limited(ctx: Any) -> str:
         if ctx.task_id == over:
@@ -68,11 +79,12 @@ def test_limits_are_raised_in_the_main_thread_alone(bench: Bench) -> None:
     over = bench.create("limited")
     free = [bench.create("free") for _ in range(10)]
 
-    bench.execute([*ids, over, *free], extra_threads=2)
+    run(bench, lane, [*ids, over, *free], threads=3)
 
     main = threading.current_thread().name
     assert [bench.task(task_id).result for task_id in ids] == [main] * 3
-    assert "HandlerTimeoutError" in (bench.task(over).error or "")
+    assert bench.state(over) == "FAILED"
+    assert "HandlerTimeoutError" in bench.error(over)
     assert bench.states(free) == ["SUCCEEDED"] * 10
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
 
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.order_and_limits import drop_limit, set_limit
@@ -180,10 +179,8 @@ def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Benc
     head, *behind = (bench.create(order_key="k") for _ in range(3))
     bench.drain()
     assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
-
     bench.do(cancel, head)
     bench.drain()
-
     assert bench.runs == behind
 
 
@@ -203,23 +200,19 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(ben
     database.dispose()
 
     assert bench.task(second).parked is None
-    with bench.engine.connect() as connection:
-        assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
+    assert bench.sql("SELECT look_at FROM task_gate") is None
 
 
 def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -> None:
     """They do not know it, so at their end they tell nobody."""
     first, second = bench.create(), bench.create()
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     with database.single() as connection:
         (run,) = claim(connection, [first], claimer(), uuid4())
     limit(bench, GateKind.NAME, "t")
     leader = AdmissionControl(database)
     assert leader.claim([second], claimer(), uuid4()) == []
-
     bench.do(settle_group, [ending(run)])
-
     assert leader.wake_due(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
 
 
@@ -227,8 +220,7 @@ def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     ids = [bench.create(), bench.create()]
     limit(bench, GateKind.NAME, "t")
     bench.sql("UPDATE task_limit SET changed_at = now() - interval '11s'")
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     leader = AdmissionControl(database)
     assert len(leader.claim(ids, claimer(), uuid4())) == 1
     assert (leader.wake_due().next_s or 0) > LOOK_AGAIN_S - 5
@@ -258,8 +250,7 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
     bench.succeeding()
     limit(bench, GateKind.NAME, "t", 0)
     task_id = bench.create()
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     leader = AdmissionControl(database)
     with database.begin() as connection:
         verdict = leader.judge(connection, [task_id])
@@ -275,14 +266,11 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
     assert bench.task(task_id).parked is None
 
 
-def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next(
-    bench: Bench,
-) -> None:
+def test_who_is_woken_at_one_gate_and_held_at_another_yields_its_place(bench: Bench) -> None:
     limit(bench, GateKind.KEY, "l")
     head = bench.create(order_key="k", delay="1h")
     first, ordered, last = (bench.create(limit_key="l", order_key=key) for key in (None, "k", None))
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     leader = AdmissionControl(database)
     (run,) = leader.claim([first, ordered, last], claimer(), uuid4())
     bench.do(settle_group, [ending(run)])
@@ -314,9 +302,7 @@ def claimed(control: AdmissionControl, ids: list[int], most: int | None = None) 
     return [task.task_id for task in control.claim(ids, claimer(), uuid4(), most)]
 
 
-def test_tasks_that_share_no_key_are_not_judged_one_by_one(
-    bench: Bench, database: Database
-) -> None:
+def test_tasks_that_share_no_key_are_judged_together(bench: Bench, database: Database) -> None:
     ids = [bench.create(order_key=f"k{n}") for n in range(5)]
     with watched(database.engine, LONG) as judged:
         assert claimed(AdmissionControl(database), ids) == ids
@@ -328,9 +314,7 @@ def test_of_few_those_of_the_best_priority_go_first(bench: Bench, database: Data
     assert claimed(AdmissionControl(database), [later, first], 1) == [first]
 
 
-def test_what_a_message_leaves_behind_keeps_nobody_from_the_short_way(
-    bench: Bench, database: Database
-) -> None:
+def test_the_rest_of_a_message_blocks_no_short_way(bench: Bench, database: Database) -> None:
     control = AdmissionControl(database)
     for n in range(2):
         clear, head, held = (bench.create(order_key=key) for key in (f"c{n}", f"k{n}", f"k{n}"))
@@ -340,9 +324,7 @@ def test_what_a_message_leaves_behind_keeps_nobody_from_the_short_way(
         assert len(tries) == 2
 
 
-def test_where_nothing_is_ever_clear_the_short_way_is_tried_now_and_then(
-    bench: Bench, database: Database
-) -> None:
+def test_the_short_way_is_still_tried_now_and_then(bench: Bench, database: Database) -> None:
     control = AdmissionControl(database)
 
     def heads() -> None:

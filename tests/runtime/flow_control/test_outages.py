@@ -29,6 +29,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.broker.celery_process import HOUSE
 from tests.clock import until
 from tests.runtime.bench import NOW_DUE, Bench, due_in_s
+from tests.runtime.handler_db.twins import twin
 
 COUNTED = "SELECT outages FROM task_pending WHERE id = :id"
 
@@ -42,8 +43,7 @@ class TestOutages:
     @pytest.mark.test_all
     def test_an_outage_charges_nothing_and_waits_by_its_own_policy(self, bench: Bench) -> None:
         bench.raising(down(), max_attempts=1, dependency_retry="10m,1h")
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         task = bench.task(task_id)
         assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 0, 1, 0)
         assert 590 < due_in_s(bench, task_id) <= 600
@@ -58,8 +58,7 @@ class TestOutages:
 
     def test_a_wait_of_its_own_wins(self, bench: Bench) -> None:
         bench.raising(DependencyDown("bank", retry_in="7m"))
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         assert 410 < due_in_s(bench, task_id) <= 420
 
     @pytest.mark.parametrize(
@@ -67,30 +66,19 @@ class TestOutages:
     )
     def test_declared_errors_are_outages(self, bench: Bench, given: dict[str, Any]) -> None:
         bench.raising(ConnectionError("no"), dependency_retry="1h", **given)
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_above_its_number_each_outage_is_charged(self, bench: Bench, is_async: bool) -> None:
         given = {"dependency_limit": 3, "dependency_retry": "0s", "retry": "0s", "max_attempts": 2}
-        if is_async:
 
-            @bench.handler("t", **given)
-            async def later(ctx: Any) -> None:
-                bench.runs.append(ctx.failures)
-                raise down()
-        else:
+        def h(ctx: Any) -> None:
+            bench.runs.append(ctx.failures)
+            raise down()
 
-            @bench.handler("t", **given)
-            def now(ctx: Any) -> None:
-                bench.runs.append(ctx.failures)
-                raise down()
-
-        task_id = bench.create()
-
-        bench.drain()
-
+        bench.handler("t", **given)(twin(h, is_async=is_async))
+        task_id = bench.run_one()
         assert bench.runs == [0, 0, 0, 0, 1]
         assert bench.state(task_id) == "FAILED"
 
@@ -105,8 +93,7 @@ class TestOutages:
     @pytest.mark.test_all
     def test_a_requeue_begins_to_count_anew(self, bench: Bench) -> None:
         bench.raising(down(), dependency_limit=1, dependency_then="fail", dependency_retry="0s")
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         assert bench.state(task_id) == "FAILED"
         bench.do(requeue_task, task_id)
         assert bench.sql(COUNTED, id=task_id) is None
@@ -116,21 +103,18 @@ class TestOutages:
     @pytest.mark.test_all
     def test_a_task_that_may_run_once_may_say_that_nothing_happened(self, bench: Bench) -> None:
         bench.raising(down(), at_most_once=True, dependency_retry="1h")
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         assert bench.state(task_id) == "PENDING"
 
     @pytest.mark.test_all
     def test_a_run_that_meets_none_never_has_it_written(self, bench: Bench) -> None:
         bench.raising(Retry("later", after="1h"))
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         assert bench.sql(COUNTED, id=task_id) is None
 
     def test_explain_tells_of_outages(self, bench: Bench) -> None:
         bench.raising(down(), dependency_retry="1h")
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
         said = bench.do(explain_task, task_id, settings=bench.settings()).findings[0]
         assert said.subject == "not due"
         assert "a dependency was down 1 time, first" in said.fact

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.test_way import run_many
+from tests.runtime.bench import EFFECT, Bench, effect, run_many
 
 INSERT = "INSERT INTO effect VALUES (%s, '')"
 
@@ -98,9 +97,7 @@ def test_what_a_run_kept_writes_into_no_later_run(
 
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("anew", [True, False])
-def test_the_end_past_our_cursors_is_seen_all_the_same(
-    bench: Bench, *, fails: bool, anew: bool
-) -> None:
+def test_an_end_past_our_cursors_is_seen(bench: Bench, *, fails: bool, anew: bool) -> None:
     @bench.handler(retry="0s,0s")
     def h(ctx: Any) -> None:
         cursor = psycopg.ClientCursor(driver(ctx))
@@ -112,4 +109,4 @@ def test_the_end_past_our_cursors_is_seen_all_the_same(
 
     task_id = bench.run_one()
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
-    assert "ended the transaction" in (bench.task(task_id).error or "")
+    assert "ended the transaction" in bench.error(task_id)

@@ -11,12 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import BigInteger, Column, MetaData, String, Table, event, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import registry
 
-from dev.torture.fault_proxy import FaultProxy
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.lending import IDLE_S
 from tasks_app.runtime.handler_db.statements import ends_transaction, stays_in_session
@@ -75,9 +72,7 @@ THROUGH = pytest.mark.parametrize("through", ["connection", "session", "async"])
 @pytest.mark.usefixtures("cold_connections")
 @THROUGH
 @pytest.mark.parametrize("name", ["t", "once"])
-def test_all_connections_that_die_while_idle_cost_nobody_anything(
-    bench: Bench, through: str, name: str
-) -> None:
+def test_connections_that_die_while_idle_cost_none(bench: Bench, through: str, name: str) -> None:
     write_through(bench, through)
     child = bench.child()
     first = carry_out(child, bench, name)
@@ -92,14 +87,11 @@ def test_all_connections_that_die_while_idle_cost_nobody_anything(
 @pytest.mark.usefixtures("cold_connections")
 @pytest.mark.test_all
 @THROUGH
-def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
-    bench: Bench, through: str
-) -> None:
+def test_a_connection_idle_for_long_is_asked_before_its_use(bench: Bench, through: str) -> None:
     """As behind a firewall that has forgotten it: until then the socket looks sound."""
     write_through(bench, through)
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
-        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+    with bench.proxy(only=b"INSERT INTO effect") as (proxy, url):
+        child = bench.child(url=url)
         carry_out(child, bench, "once")
         idle_since = time.monotonic()
         until(lambda: time.monotonic() > idle_since + IDLE_S)
@@ -139,9 +131,7 @@ class TestTheFirstStatement:
         return bench.child(async_connections=1)
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_a_run_that_did_nothing_is_run_again_on_a_new_one(
-        self, bench: Bench, *, is_async: bool
-    ) -> None:
+    def test_a_run_that_did_nothing_runs_again(self, bench: Bench, *, is_async: bool) -> None:
         child = self.dies(bench, is_async=is_async)
         first, second = (carry_out(child, bench, "t") for _ in range(2))
         task = bench.task(second)
@@ -149,13 +139,11 @@ class TestTheFirstStatement:
         assert bench.runs == [first, second, second]
         assert (bench.effects(second), bench.attempts(second)) == (1, [])
 
-    def test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit(
-        self, bench: Bench
-    ) -> None:
+    def test_at_most_once_is_not_run_again_and_names_no_commit(self, bench: Bench) -> None:
         child = self.dies(bench)
         first, second = (carry_out(child, bench, "once") for _ in range(2))
         assert bench.runs == [first, second]
-        error = bench.task(second).error or ""
+        error = bench.error(second)
         assert error.startswith("connection lost: ")
         assert "before a COMMIT was sent" in error
 
@@ -171,10 +159,7 @@ class TestTheFirstStatement:
 def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
     """Not even of a task that may run once: its handler was not called."""
 
-    @bench.handler("once", at_most_once=True)
-    def h(ctx: Any, payload: dict[str, str]) -> None:
-        bench.runs.append(ctx.attempt)
-
+    bench.handler("once", at_most_once=True)(lambda ctx, payload: bench.runs.append(ctx.attempt))
     child = bench.child()
     task_id = bench.create("once", {"text": secrets.token_hex(LARGE // 2)})
     killed = threading.Event()
@@ -196,9 +181,7 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
 @pytest.mark.usefixtures("cold_connections")
 @pytest.mark.test_all
 @pytest.mark.parametrize("all_die", [True, False])
-def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
-    bench: Bench, all_die: bool
-) -> None:
+def test_losing_a_connection_as_idle_ones_die_is_no_guilt(bench: Bench, all_die: bool) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
         pid = ctx.connection.execute(PID).scalar_one()
@@ -218,7 +201,7 @@ def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
 
 
 @pytest.mark.usefixtures("cold_connections")
-def test_who_gets_no_connection_is_not_suspected_of_its_end(
+def test_who_gets_no_connection_is_not_charged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many are open, and the housekeeper still has its own."""
@@ -242,13 +225,10 @@ def test_who_gets_no_connection_is_not_suspected_of_its_end(
 
 @pytest.mark.usefixtures("cold_connections")
 @THROUGH
-def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
-    bench: Bench, through: str
-) -> None:
+def test_the_outcome_of_an_unanswered_commit_is_unknown(bench: Bench, through: str) -> None:
     write_through(bench, through)
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
-        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+    with bench.proxy(only=b"INSERT INTO effect") as (proxy, url):
+        child = bench.child(url=url)
         proxy.lose_request(b"COMMIT\x00")
         task_id = carry_out(child, bench, "once")
         assert proxy.lost == 1
@@ -260,8 +240,7 @@ def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
 @pytest.mark.usefixtures("cold_connections")
 def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Bench) -> None:
     """A failover: one error for all engines of a child, not one for each connection."""
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
 
     def pids() -> set[int]:
         with database.single() as one, database.begin() as other:

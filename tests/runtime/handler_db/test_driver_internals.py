@@ -29,7 +29,7 @@ from tests.runtime.effects import (  # noqa: F401
     test_effects_roll_back_when_the_lease_was_lost_meanwhile,
 )
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401
-    test_the_end_past_our_cursors_is_seen_all_the_same,
+    test_an_end_past_our_cursors_is_seen,
     test_what_a_run_kept_writes_into_no_later_run,
 )
 
@@ -94,9 +94,7 @@ def test_a_check_up_names_what_is_missing() -> None:
 
 @pytest.mark.test_all
 @pytest.mark.test_all
-def test_a_worker_says_so_at_its_start_and_works(
-    engine: Engine, database_url: str, tmp_path: Path
-) -> None:
+def test_a_worker_says_so_and_works(engine: Engine, database_url: str, tmp_path: Path) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)"))
         task_id = create_task(connection, "write")

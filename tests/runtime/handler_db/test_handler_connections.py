@@ -22,12 +22,11 @@ from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handler_db import handler_connections
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.clock import until
-from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.test_way import carry_out, run_many, warm
+from tests.runtime.bench import EFFECT, Bench, carry_out, effect, run_many, warm
 from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
     INSERT,
     driver,
-    test_the_end_past_our_cursors_is_seen_all_the_same,
+    test_an_end_past_our_cursors_is_seen,
     test_what_a_run_kept_writes_into_no_later_run,
 )
 from tests.runtime.handler_db.twins import twin
@@ -157,13 +156,11 @@ def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Benc
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
     assert [bench.effects(i) for i in ids] == [1, 0, 0]
-    assert "commits together" in (bench.task(ids[1]).error or "")
+    assert "commits together" in bench.error(ids[1])
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_who_swallows_an_error_hears_which_one_broke_its_transaction(
-    bench: Bench, is_async: bool
-) -> None:
+def test_a_swallowed_error_that_broke_it_is_named(bench: Bench, is_async: bool) -> None:
     def h(ctx: Any, payload: dict[str, int]) -> None:
         effect(ctx)
         with pytest.raises(DBAPIError), ctx.session.begin_nested():
@@ -178,7 +175,7 @@ def test_who_swallows_an_error_hears_which_one_broke_its_transaction(
 
     assert [bench.effects(i) for i in ids] == [1, 0]
     said = "RuntimeError: The handler swallowed a database error that broke its transaction: "
-    assert (bench.task(ids[1]).error or "").startswith(f"{said}division by zero. Let it out, or")
+    assert bench.error(ids[1]).startswith(f"{said}division by zero. Let it out, or")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -205,7 +202,7 @@ def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
     bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
     task_id = bench.run_one()
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
-    assert "ended the transaction" in (bench.task(task_id).error or "")
+    assert "ended the transaction" in bench.error(task_id)
 
 
 def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench) -> None:
@@ -281,9 +278,7 @@ def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]
 
 @pytest.mark.parametrize(("way", "leak"), few(14, WAYS_AND_LEAKS))
 @pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.test_all)])
-def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
-    bench: Bench, leak: str, way: str, *, fails: bool
-) -> None:
+def test_the_next_run_meets_no_leftovers(bench: Bench, leak: str, way: str, *, fails: bool) -> None:
     bench.sql(SET_IN_A_FUNCTION)
     bench.at_end(lambda: bench.sql("DROP FUNCTION pick_tenant"))
     seen = declare(bench, way, LEAKS[leak], fails=fails)
@@ -325,9 +320,7 @@ def looking(bench: Bench) -> Iterator[None]:
 @pytest.mark.usefixtures("looking")
 @pytest.mark.parametrize("in_group", [False, True])
 @pytest.mark.parametrize("name", ["sync", "async"])
-def test_a_deferred_trigger_still_sees_what_its_run_has_set(
-    bench: Bench, name: str, *, in_group: bool
-) -> None:
+def test_a_deferred_trigger_sees_its_runs_set(bench: Bench, name: str, *, in_group: bool) -> None:
     def h(ctx: Any) -> None:
         bench.runs.append(ctx.session.scalar(CURRENT_TENANT))
         ctx.session.execute(text(f"SET LOCAL app.tenant = '{ctx.task_id}'"))
@@ -384,9 +377,7 @@ def choose_by_words(ctx: Any) -> Any:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
-def test_a_run_with_a_snapshot_outlives_renewals(
-    bench: Bench, choose: Callable[[Any], Any]
-) -> None:
+def test_a_run_in_a_snapshot_outlives_renewals(bench: Bench, choose: Callable[[Any], Any]) -> None:
     """A renewal behind its snapshot would make its settle fail, at each attempt."""
 
     @bench.handler(max_attempts=1)
@@ -414,9 +405,7 @@ ROW = "SELECT count(*) FROM (SELECT FROM task_pending WHERE id = :id FOR UPDATE 
 
 
 @pytest.mark.parametrize("through", ["session", "connection", "async"])
-def test_a_run_with_a_snapshot_on_its_second_connection_locks_its_row(
-    bench: Bench, through: str
-) -> None:
+def test_a_snapshot_on_a_second_connection_locks_the_row(bench: Bench, through: str) -> None:
     def h(ctx: Any) -> None:
         used = ctx.connection if through == "connection" else ctx.session
         with pytest.raises(DBAPIError):
@@ -455,9 +444,7 @@ bench_keeps: list[Any] = []
     "ignore:Exception ignored in. <generator object Cursor.copy"
 )
 @pytest.mark.parametrize("leave", [leave_a_copy, leave_a_stream, leave_a_pipeline])
-def test_what_is_left_open_fails_with_its_true_cause(
-    bench: Bench, leave: Callable[[Any], None]
-) -> None:
+def test_what_is_left_open_fails_by_its_cause(bench: Bench, leave: Callable[[Any], None]) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
         if payload["n"] == 1:
@@ -470,7 +457,7 @@ def test_what_is_left_open_fails_with_its_true_cause(
 
     assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
     assert [bench.effects(i) for i in ids] == [1, 0, 1]
-    assert "left a COPY" in (bench.task(ids[1]).error or "")
+    assert "left a COPY" in bench.error(ids[1])
     assert bench.task(ids[1]).crashes == 0
 
 
@@ -514,9 +501,7 @@ def bills(bench: Bench) -> Iterator[None]:
 
 @pytest.mark.usefixtures("bills")
 @pytest.mark.parametrize("way", few(2, ["connection", "write", "async"]))
-def test_a_table_that_was_altered_behind_a_prepared_statement_charges_nobody(
-    bench: Bench, way: str
-) -> None:
+def test_a_table_altered_behind_a_prepared_statement_charges_none(bench: Bench, way: str) -> None:
     """It is run again once; a statement that fails so each time is charged."""
     query = "SELECT * FROM bill"
 
@@ -549,9 +534,7 @@ def limiting_locks(bench: Bench) -> str:
 
 @pytest.mark.usefixtures("bills")
 @pytest.mark.parametrize("way", few(1, ["handler", "write", "async"]))
-def test_a_limit_for_locks_that_is_not_the_handlers_own_charges_nobody(
-    bench: Bench, way: str
-) -> None:
+def test_a_lock_timeout_not_the_handlers_own_charges_nobody(bench: Bench, way: str) -> None:
     def h(ctx: Any) -> None:
         bench.runs.append(ctx.attempt)
         if len(bench.runs) == 3:
@@ -615,9 +598,7 @@ def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
-def test_a_run_in_a_row_chooses_how_its_transaction_begins(
-    bench: Bench, choose: Callable[[Any], Any]
-) -> None:
+def test_a_run_chooses_how_its_block_begins(bench: Bench, choose: Callable[[Any], Any]) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> str:
         through = choose(ctx) if payload["n"] % 2 else ctx.session
@@ -733,9 +714,7 @@ def at_work(statement: str) -> Callable[[Any], None]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("statement", ["SELECT 1", "SELECT pg_sleep(30)"])
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_thread_at_work_hurts_its_own_run_alone(
-    bench: Bench, statement: str, *, fails: bool
-) -> None:
+def test_a_busy_thread_hurts_its_run_alone(bench: Bench, statement: str, *, fails: bool) -> None:
     start = at_work(statement)
 
     @bench.handler(max_attempts=1)
@@ -754,9 +733,7 @@ def test_a_thread_at_work_hurts_its_own_run_alone(
         assert n % 3 == 1 or task.state == "SUCCEEDED", (n, task.error)
 
 
-def test_what_a_thread_is_in_is_closed_when_it_is_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_thread_uses_is_closed_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """libpq crashes where it is closed beneath a thread that no cancel reaches."""
     order: list[str] = []
     begins = threading.Event()
@@ -781,8 +758,7 @@ def test_what_a_thread_is_in_is_closed_when_it_is_out(
             connection.execute("SELECT pg_sleep(30)")
 
     monkeypatch.setattr(handler_connections, "BREAK_OFF_S", 0.1)
-    address = make_url(bench.url).set(drivername="postgresql")
-    connection = Slow.connect(address.render_as_string(hide_password=False))
+    connection = Slow.connect(bench.plain_url)
     connection.save_template()
     connection = connection.hand_over()
     thread = threading.Thread(target=sleep)
@@ -797,9 +773,7 @@ def test_what_a_thread_is_in_is_closed_when_it_is_out(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_end_that_cannot_be_prepared_harms_its_own_run_alone(
-    bench: Bench, *, is_async: bool
-) -> None:
+def test_an_end_that_cannot_be_prepared_fails_one_run(bench: Bench, *, is_async: bool) -> None:
     """The names that the server had taken by then were sent again by each later run."""
 
     def h(ctx: Any, payload: dict[str, int]) -> None:
@@ -822,7 +796,7 @@ def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None
     bench.handler(retry="0s,0s")(twin(h, is_async=is_async))
     task_id = bench.run_one()
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
-    assert "ended the transaction" in (bench.task(task_id).error or "")
+    assert "ended the transaction" in bench.error(task_id)
 
 
 def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
@@ -852,6 +826,6 @@ def test_a_connection_that_was_detached_fails_with_its_handlers_cause(bench: Ben
 
     assert bench.states(ids) == ["FAILED"] * 3
     assert [bench.effects(i) for i in ids] == [0] * 3
-    assert "Leave it open" in (bench.task(ids[2]).error or "")
-    assert "closed ctx.connection" in (bench.task(ids[0]).error or "")
-    assert (bench.task(ids[1]).error or "").startswith("ValueError")
+    assert "Leave it open" in bench.error(ids[2])
+    assert "closed ctx.connection" in bench.error(ids[0])
+    assert bench.error(ids[1]).startswith("ValueError")

@@ -85,8 +85,7 @@ def test_each_row_is_in_one_page(bench: Bench, items, source) -> None:
     def h(ctx: Any) -> None:
         bench.runs.extend(len(see(ctx, page)) for page in ctx.chunks(size=10, **source))
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.runs == [10, 10, 5]
     assert seen(bench) == [1] * 25
@@ -105,8 +104,7 @@ def test_each_row_is_in_one_page_of_an_async_handler(bench: Bench, items, source
                 raise Retry
             bench.runs.append(len(ids))
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
 
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.runs == [10, 10, 5]
@@ -122,8 +120,7 @@ def test_the_next_attempt_goes_on_behind_the_last_commit(bench: Bench, items, so
             if ctx.attempt == 1 and len(bench.runs) == 3:
                 raise Retry  # the third page rolls back
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == [(1, 4)] * 3 + [(2, 4)] * 4 + [(2, 1)]
     assert seen(bench) == [1] * 25
 
@@ -136,8 +133,7 @@ def test_a_page_is_committed_when_the_next_one_is_wanted(bench: Bench, items) ->
             see(ctx, page)
         bench.runs.append(sum(seen(bench)))
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == [0, 10, 20, 25]
 
 
@@ -154,8 +150,7 @@ def test_no_more_is_read_than_a_page_and_never_by_offset(bench: Bench, items) ->
         for _ in ctx.chunks(select(Item), key=Item.id, size=10):
             pass
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
 
     assert [number for _, number in statements] == [0, 11, 11, 5]
     assert not [s for s, _ in statements if "OFFSET" in s]
@@ -172,8 +167,7 @@ def test_a_checkpoint_of_its_own_stays_beside_the_places_of_two_loops(bench: Ben
                 if (name, ctx.attempt) in {("a", 1), ("b", 2)} and len(page) == 5:
                     raise Retry
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
 
     assert bench.runs == [None, {"mine": 1}, {"mine": 2}]
     assert seen(bench) == [2] * 25
@@ -181,20 +175,13 @@ def test_a_checkpoint_of_its_own_stays_beside_the_places_of_two_loops(bench: Ben
 
 def test_an_empty_table(bench: Bench, items) -> None:
     bench.sql("DELETE FROM item")
-
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        bench.runs.extend(ctx.chunks(select(Item), key=Item.id))
-
-    task_id = bench.create()
-    bench.drain()
+    bench.handler()(lambda ctx: bench.runs.extend(ctx.chunks(select(Item), key=Item.id)))
+    task_id = bench.run_one()
     assert (bench.runs, bench.state(task_id)) == ([], "SUCCEEDED")
 
 
 @pytest.mark.test_all
-def test_a_worker_that_stops_gets_it_back_uncharged_at_the_end_of_a_page(
-    bench: Bench, items
-) -> None:
+def test_a_worker_that_stops_gives_it_back_uncharged_behind_a_page(bench: Bench, items) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
         for page in ctx.chunks(select(Item), key=Item.id, size=10):
@@ -255,8 +242,7 @@ def test_a_queue_that_stands_still_gets_it_back_uncharged_at_the_end_of_a_page(
                 see(ctx, page)
                 met(page)
 
-    task_id = bench.create()
-    bench.execute([task_id])
+    task_id = bench.execute_one()
     between = bench.task(task_id)
     half = sum(seen(bench))
     bench.drain()
@@ -278,8 +264,7 @@ def test_a_cancelled_task_ends_between_two_pages(bench: Bench, items) -> None:
             see(ctx, page)
             bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "CANCELLED"
     assert sum(seen(bench)) == 10
 
@@ -291,8 +276,7 @@ def test_what_is_finished_all_the_same_ends_well(bench: Bench, items) -> None:
             see(ctx, page)
             bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -310,8 +294,7 @@ def test_pages_are_as_large_as_their_time(bench: Bench, items) -> None:
             time.sleep(0.001 * len(page))  # a stand-in for work
             sizes.append(len(page))
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
 
     assert sizes[:4] == [100, 200, 400, 500]
     assert sizes[6] == 100
@@ -325,8 +308,7 @@ def refused(bench: Bench, error: type[Exception], match: str, **source: Any) -> 
             bench.runs.extend(ctx.chunks(**source))
         bench.runs.append("refused")
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.runs[-1:] == ["refused"]
 
@@ -376,8 +358,7 @@ def test_two_loops_of_one_name(bench: Bench, items) -> None:
         with pytest.raises(ValueError, match="a loop named ''"):
             ctx.chunks(select(Item), key=Item.id)
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -403,8 +384,7 @@ def test_our_name_in_a_checkpoint_is_refused(bench: Bench) -> None:
         with pytest.raises(ValueError, match=r"ctx\.chunks"):
             ctx.checkpoint = {"ctx.chunks": 1}
 
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     assert bench.state(task_id) == "SUCCEEDED"
 
 
@@ -416,8 +396,7 @@ def test_grouped_rows(bench: Bench, items) -> None:
             ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": str(len(page))})
             bench.runs.extend((row.kind, row.n) for row in page)
 
-    bench.create()
-    bench.drain()
+    bench.run_one()
     assert bench.runs == [("k0", 8), ("k1", 9), ("k2", 8)]
 
 
@@ -441,9 +420,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("number", few(1, [1, 5]))
-def test_keys_that_are_floats_are_refused_before_a_row_is_given(
-    bench: Bench, kind: str, number: int
-) -> None:
+def test_keys_that_are_floats_are_refused_at_once(bench: Bench, kind: str, number: int) -> None:
     """0.1 is none of them: a page began with the row behind which it was to, or lost one."""
     sql_type, statement, key = FLOATS[kind]
     bench.sql(f"CREATE TABLE odd (id int, k {sql_type})")
@@ -457,8 +434,7 @@ def test_keys_that_are_floats_are_refused_before_a_row_is_given(
                 if len(bench.runs) > 10:
                     raise RuntimeError
 
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
     finally:
         bench.sql("DROP TABLE odd")
 
@@ -488,9 +464,7 @@ DECLARED = {
 
 @pytest.mark.parametrize("kind", DECLARED)
 @pytest.mark.parametrize("is_text", few(1, [True, False]))
-def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
-    bench: Bench, kind: str, is_text: bool
-) -> None:
+def test_keys_are_compared_in_their_columns_type(bench: Bench, kind: str, is_text: bool) -> None:
     rows, declared = DECLARED[kind]
     statement: Any = select(column("k", declared)).select_from(table("odd"))
     bench.sql(IN_BERLIN)
@@ -502,8 +476,7 @@ def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
             for page in ctx.chunks("SELECT k FROM odd" if is_text else statement, key="k", size=3):
                 bench.runs.extend(str(row.k) for row in page)
 
-        task_id = bench.create()
-        bench.drain()
+        task_id = bench.run_one()
     finally:
         bench.sql("DROP TABLE odd")
         bench.sql(AS_BEFORE)

@@ -1,22 +1,28 @@
-"""Declarations: what is accepted, and what is refused before it can do harm."""
+"""Declarations: what is accepted and what is refused; and middleware around handlers."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from tasks_app.domain.errors import ConfigurationError, HandlerError
+from tasks_app import TaskContext, middleware
+from tasks_app.domain.errors import ConfigurationError, HandlerError, HandlerTimeoutError
+from tasks_app.runtime.handlers.middleware import MIDDLEWARE, load_middleware
 from tasks_app.runtime.handlers.registry import Handler, Registry, handler, load_handlers
+from tasks_app.runtime.worker.standalone import run_work
+from tests.factory import some
+from tests.runtime.bench import Bench
 
 
 class Order(BaseModel):
-    """A payload."""
-
     order_id: int
 
 
@@ -40,8 +46,7 @@ def test_what_is_declared_is_what_is_known(registry: Registry) -> None:
     @handler("points.grant", queue="points", retry="5s,30s", timeout="30s", registry=registry)
     async def grant(ctx: Any, payload: Order) -> None: ...
 
-    spec = registry.get("points.grant")
-    assert spec is not None
+    spec = some(registry.get("points.grant"))
     assert (spec.queue, spec.max_attempts, spec.is_async) == ("points", 3, True)
     assert spec.takes_payload
     assert spec.payload('{"order_id": "1"}') == Order(order_id=1)
@@ -90,9 +95,7 @@ def test_importing_a_module_again_is_harmless(registry: Registry) -> None:
         ("t", {"commit": "sometimes"}),
     ],
 )
-def test_a_declaration_that_cannot_work_is_refused(
-    registry: Registry, name: str, options: dict
-) -> None:
+def test_a_wrong_declaration_is_refused(registry: Registry, name: str, options: dict) -> None:
     """A wrong max_attempts, say, would stop every claim of the worker, not only this task's."""
     with pytest.raises(HandlerError):
 
@@ -130,8 +133,7 @@ class TestNames:
         @handler(queue="mail", registry=registry)
         def send(ctx: Any) -> None: ...
 
-        spec = registry.get(f"{__name__}.send")
-        assert spec is not None
+        spec = some(registry.get(f"{__name__}.send"))
         assert spec.queue == "mail"
 
     def test_what_cannot_have_a_name_is_refused(self, registry: Registry) -> None:
@@ -232,3 +234,160 @@ def test_on_interrupt_knows_three_words_and_at_most_once_none(registry: Registry
 def test_no_task_commits_with_others(registry: Registry, said: str) -> None:
     with pytest.raises(HandlerError, match=r"'t' has commit=.*write with ctx\.write"):
         handler("t", commit=said, registry=registry)  # type: ignore[call-overload]
+
+
+BOUND: contextvars.ContextVar[str] = contextvars.ContextVar("BOUND", default="nothing")
+HERE = __name__
+CALLS: list[str] = []
+
+
+def outer(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+    CALLS.append(f"outer before {ctx.name}")
+    try:
+        return call()
+    finally:
+        CALLS.append("outer after")
+
+
+def inner(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+    CALLS.append("inner before")
+    token = BOUND.set(f"task {ctx.task_id}")
+    try:
+        return call()
+    except ValueError as error:
+        CALLS.append(f"inner saw {error}")
+        raise
+    finally:
+        BOUND.reset(token)
+        CALLS.append("inner after")
+
+
+async def coroutine(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+    return call()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    CALLS.clear()
+    kept = list(MIDDLEWARE)
+    yield
+    MIDDLEWARE[:] = kept
+
+
+def work(bench: Bench, *layers: Any) -> None:
+    run_work(bench.settings(), registry=bench.registry, drain=True, middleware=layers)
+
+
+def declare(bench: Bench, is_async: bool, run: Callable[[Any], Any]) -> None:
+    if is_async:
+
+        @bench.handler()
+        async def waits(ctx: Any) -> Any:
+            await asyncio.sleep(0)
+            return run(ctx)
+    else:
+        bench.handler()(run)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_first_layer_is_outermost_around_the_handler(bench: Bench, is_async: bool) -> None:
+    def run(ctx: Any) -> str:
+        CALLS.append("handler")
+        return BOUND.get()
+
+    declare(bench, is_async, run)
+    task_id = bench.create()
+    work(bench, outer, inner)
+    assert CALLS == ["outer before t", "inner before", "handler", "inner after", "outer after"]
+    assert bench.task(task_id).result == f"task {task_id}"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_the_handler_raises_passes_through_all_layers(bench: Bench, is_async: bool) -> None:
+    def run(ctx: Any) -> None:
+        raise ValueError("broken")
+
+    declare(bench, is_async, run)
+    task_id = bench.create(max_attempts=1)
+    work(bench, outer, inner)
+    assert "inner saw broken" in CALLS
+    assert bench.task(task_id).error == "ValueError: broken"
+
+
+def test_a_layer_may_replace_what_is_returned_or_raised(bench: Bench) -> None:
+    def rescue(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except ValueError:
+            return "rescued"
+
+    bench.raising(ValueError("broken"))
+    task_id = bench.create()
+    work(bench, rescue)
+    assert (bench.state(task_id), bench.task(task_id).result) == ("SUCCEEDED", "rescued")
+
+
+def test_what_a_layer_raises_is_the_outcome_and_effects_roll_back(bench: Bench) -> None:
+    def strict(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        call()
+        raise LookupError("not today")
+
+    bench.writing()
+    task_id = bench.create(max_attempts=1)
+    work(bench, strict)
+    assert bench.task(task_id).error == "LookupError: not today"
+    assert bench.effects(task_id) == 0
+
+
+def test_a_layer_that_does_not_call_the_rest_ends_the_run(bench: Bench) -> None:
+    bench.succeeding()
+    task_id = bench.create()
+    work(bench, lambda ctx, call: "instead")
+    assert (bench.runs, bench.task(task_id).result) == ([], "instead")
+
+
+@pytest.mark.test_all
+def test_the_timeout_of_a_handler_passes_through_its_layers(bench: Bench) -> None:
+    seen: list[type] = []
+
+    def watch(ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    @bench.handler(timeout=0.05)
+    async def h(ctx: Any) -> None:
+        await asyncio.sleep(30)
+
+    bench.create(max_attempts=1)
+
+    work(bench, watch)
+
+    assert seen == [HandlerTimeoutError]
+
+
+def test_layers_of_the_settings_go_around_the_declared_ones(bench: Bench) -> None:
+    middleware(inner)
+    middleware(inner)
+    bench.succeeding()
+    bench.create()
+    settings = bench.settings(middleware=f"{HERE}:outer, {HERE}:inner")
+    assert load_middleware(settings.layers) == (outer, inner)
+    assert load_middleware(()) == (inner,)
+    run_work(settings, registry=bench.registry, drain=True)
+    assert CALLS == ["outer before t", "inner before", "inner after", "outer after"]
+
+
+@pytest.mark.parametrize("name", ["nowhere:f", f"{HERE}:nothing", f"{HERE}:HERE", HERE, "a.b:c"])
+def test_a_layers_name_that_leads_nowhere_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="TASKS_APP_MIDDLEWARE names"):
+        load_middleware([name])
+
+
+def test_a_coroutine_function_is_no_layer() -> None:
+    with pytest.raises(HandlerError, match="Write a plain one"):
+        middleware(coroutine)
+    with pytest.raises(HandlerError, match="Write a plain one"):
+        load_middleware([f"{HERE}:coroutine"])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from tasks_app import create_task, sql_handler
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
@@ -31,16 +30,14 @@ def declare(bench: Bench) -> Declare:
 @pytest.fixture
 def ran(bench: Bench) -> Callable[..., Task]:
     def run(payload: Any = None, **options: Any) -> Task:
-        task_id = bench.create("t", payload, **options)
-        bench.execute([task_id])
+        task_id = bench.execute_one("t", payload, **options)
         return bench.task(task_id)
 
     return run
 
 
 def notes(bench: Bench) -> list[Any]:
-    with bench.engine.begin() as connection:
-        return list(connection.execute(text("SELECT task_id, note FROM effect ORDER BY 1, 2")))
+    return bench.rows("SELECT task_id, note FROM effect ORDER BY 1, 2")
 
 
 def procedure(bench: Bench, body: str, arguments: str = "") -> None:
@@ -103,9 +100,7 @@ class TestValues:
         assert task.state == "SUCCEEDED", bench.attempts(task.id)
         assert notes(bench) == [(1, f'2026-03-01|2.50|f|{{"a": null}}|t|{2**62}')]
 
-    def test_the_payload_has_the_parameters_and_no_more(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_the_payload_has_just_the_parameters(self, bench: Bench, declare: Declare) -> None:
         made = declare()
         with bench.engine.begin() as connection:
             for payload, problem in (
@@ -153,15 +148,12 @@ class TestOutcome:
         assert "division by zero" in str(task.error)
         assert not bench.attempts(task.id)[0].traceback
 
-    def test_a_run_that_lost_its_lease_leaves_no_effect(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_a_run_without_its_lease_has_no_effect(self, bench: Bench, declare: Declare) -> None:
         """The procedure itself stands for the one who takes the task over meanwhile."""
         theft = "UPDATE task_pending SET attempt = attempt + 1"
         procedure(bench, f"BEGIN INSERT INTO effect VALUES (1, 'stale'); {theft}; END")
         declare("CALL work()")
-        task_id = bench.create("t")
-        bench.execute([task_id])
+        task_id = bench.execute_one("t")
         assert notes(bench) == []
         assert bench.task(task_id).state == "RUNNING"
 
@@ -187,9 +179,7 @@ class TestOutcome:
 
 
 class TestTimeout:
-    def test_a_slow_statement_ends_by_statement_timeout(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_a_slow_one_ends_by_statement_timeout(self, bench: Bench, declare: Declare) -> None:
         """An alarm in this process would cost the session, and leave the statement running."""
         declare("INSERT INTO effect VALUES (pg_backend_pid(), :n)", "quick")
         declare("SELECT pg_sleep(:s::float)", timeout="100ms", retry="1h")
@@ -217,9 +207,7 @@ class TestTimeout:
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
         assert "cannot enforce" not in caplog.text
 
-    def test_further_threads_take_it_although_it_has_a_limit(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_further_threads_take_one_with_a_limit(self, bench: Bench, declare: Declare) -> None:
         both = "SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"
         procedure(
             bench,
@@ -234,9 +222,7 @@ class TestTimeout:
 
         assert bench.states(ids) == ["SUCCEEDED", "SUCCEEDED"]
 
-    def test_somebody_who_cancels_the_statement_is_no_timeout(
-        self, bench: Bench, declare: Declare
-    ) -> None:
+    def test_a_cancel_by_somebody_is_no_timeout(self, bench: Bench, declare: Declare) -> None:
         declare("SELECT pg_sleep(:s::float) AS cancel_me", timeout="1h", retry="1h")
         task_id = bench.create("t", {"s": 20})
         running = bench.beside(bench.execute, [task_id])

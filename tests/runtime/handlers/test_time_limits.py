@@ -39,7 +39,6 @@ def _alarm() -> Iterator[None]:
 
 
 def busy(seconds: float = 20) -> None:
-    """Work without ever waiting."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         pass
@@ -90,8 +89,7 @@ class TestSync:
             effect(ctx)
             busy()
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         task = bench.task(task_id)
         assert (task.state, task.failures, bench.effects(task_id)) == ("PENDING", 1, 0)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
@@ -118,7 +116,7 @@ class TestSync:
         bench.execute([task_id])
 
         assert bench.state(task_id) == "FAILED"
-        assert "HandlerTimeoutError" in (bench.task(task_id).error or "")
+        assert "HandlerTimeoutError" in bench.error(task_id)
         assert time.monotonic() - began < 5
         sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(20)'"
         until(lambda: bench.sql(f"{sleeping} AND state = 'active'") == 0)
@@ -128,14 +126,11 @@ class TestSync:
         def h(ctx: Any) -> None:
             busy()
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert bench.state(task_id) == "FAILED"
 
     @pytest.mark.test_all
-    def test_a_handler_that_catches_it_may_still_succeed_with_its_effects(
-        self, bench: Bench
-    ) -> None:
+    def test_a_handler_that_catches_it_may_succeed_with_its_effects(self, bench: Bench) -> None:
         @bench.handler(timeout="500ms")
         def h(ctx: Any) -> str:
             effect(ctx)
@@ -145,10 +140,7 @@ class TestSync:
                 return "in time after all"
             return "never"
 
-        task_id = bench.create()
-
-        bench.execute([task_id])
-
+        task_id = bench.execute_one()
         assert bench.task(task_id).result == "in time after all"
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
@@ -169,25 +161,20 @@ class TestSync:
                 locked.set()
                 user.execute(text("SELECT pg_sleep(1.4)"))
 
-        task_id = bench.create()
-
-        bench.execute([task_id])
+        task_id = bench.execute_one()
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_whoever_swallows_that_it_broke_off_a_statement_fails_by_it(
-        self, bench: Bench, is_async: bool
-    ) -> None:
+    def test_who_swallows_a_broken_statement_fails(self, bench: Bench, is_async: bool) -> None:
         def h(ctx: Any) -> None:
             with suppress(TimeoutError, asyncio.CancelledError):
                 ctx.session.execute(text("SELECT pg_sleep(20)"))
 
         # Longer than the way to the statement: who swallows a limit before it has succeeded.
         bench.handler(timeout="1s", max_attempts=1)(twin(h, is_async=is_async))
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert (bench.task(task_id).error or "").startswith("HandlerTimeoutError: ")
+        task_id = bench.execute_one()
+        assert bench.error(task_id).startswith("HandlerTimeoutError: ")
 
     @pytest.mark.test_all
     def test_the_next_task_has_its_whole_time(self, bench: Bench) -> None:
@@ -200,9 +187,7 @@ class TestSync:
         bench.execute(ids)
         assert bench.states(ids) == ["SUCCEEDED"] * 4
 
-    def test_a_library_that_took_the_alarm_clock_does_not_disarm_later_limits(
-        self, bench: Bench
-    ) -> None:
+    def test_a_library_that_took_the_alarm_disarms_no_later_limit(self, bench: Bench) -> None:
         @bench.handler("taker")
         def take(ctx: Any) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_IGN)
@@ -224,8 +209,7 @@ class TestAsync:
             await ctx.session.execute(text("SELECT 1"))
             await asyncio.sleep(20)
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 1)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
@@ -237,8 +221,7 @@ class TestAsync:
             async with asyncio.timeout(0.01):
                 await asyncio.sleep(20)
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert bench.task(task_id).error == "TimeoutError"
 
     def test_a_handler_that_is_cancelled_by_its_own_code_is_charged(self, bench: Bench) -> None:
@@ -246,8 +229,7 @@ class TestAsync:
         async def h(ctx: Any) -> None:
             raise asyncio.CancelledError
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert bench.state(task_id) == "PENDING", "perhaps another's handler did it"
         bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
         bench.execute([task_id])
@@ -271,9 +253,8 @@ class TestAsync:
         async def h(ctx: Any) -> None:
             _ = ctx.connection
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "await ctx.session.connection()" in (bench.task(task_id).error or "")
+        task_id = bench.execute_one()
+        assert "await ctx.session.connection()" in bench.error(task_id)
 
 
 class TestTheAlarmItself:

@@ -81,7 +81,6 @@ def hinter(line: Line) -> HintSender:
 
 
 def offer(hinter: HintSender, *ids: int, queue: str = "q", at: float = 0.0) -> None:
-    """Offer hints and wait for what becomes of them."""
     hinter.offer([Hint(queue, task_id, at) for task_id in ids])
     hinter.flush(20)
 
@@ -172,9 +171,7 @@ def test_nothing_is_started_before_it_is_due(hinter: HintSender, line: Line) -> 
     assert line.started == []
 
 
-def test_a_queue_is_looked_at_before_anything_is_started_into_it(
-    hinter: HintSender, line: Line
-) -> None:
+def test_a_queue_is_looked_at_before_its_first_start(hinter: HintSender, line: Line) -> None:
     offer(hinter, 1, queue="other")
     offer(hinter, 2, queue="other")
     assert line.published == [[1]]
@@ -183,9 +180,7 @@ def test_a_queue_is_looked_at_before_anything_is_started_into_it(
 
 
 @pytest.mark.test_all
-def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
-    hinter: HintSender, line: Line
-) -> None:
+def test_starts_count_for_the_next_look_at_a_queue(hinter: HintSender, line: Line) -> None:
     line.depths = hint_sender.DEEP
     for n in range(1, 2 * hint_sender.READ_DEPTH_EVERY):
         offer(hinter, n)
@@ -193,9 +188,7 @@ def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     assert hinter.counts.silent == hint_sender.READ_DEPTH_EVERY
 
 
-def test_many_at_once_and_those_of_several_queues_go_the_other_way(
-    hinter: HintSender, line: Line
-) -> None:
+def test_many_or_of_several_queues_go_the_other_way(hinter: HintSender, line: Line) -> None:
     offer(hinter, *range(MOST_AT_ONCE + 1))
     hinter.offer([Hint("q", 1000), Hint("other", 1001)])
     until(lambda: hinter.counts.sent == MOST_AT_ONCE + 4)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
@@ -78,9 +78,7 @@ class TestWhatIsTold:
         session.commit()
         assert told(ear) == [last]
 
-    def test_of_savepoints_what_was_released_and_committed(
-        self, session: Session, ear: Ear
-    ) -> None:
+    def test_what_savepoints_released_and_committed(self, session: Session, ear: Ear) -> None:
         with session.begin():
             kept = [create_task(session, "t")]
             with session.begin_nested():
@@ -96,9 +94,7 @@ class TestWhatIsTold:
 
         assert told(ear) == kept
 
-    def test_nothing_of_a_savepoint_whose_transaction_rolls_back(
-        self, session: Session, ear: Ear
-    ) -> None:
+    def test_nothing_of_a_savepoint_if_all_rolls_back(self, session: Session, ear: Ear) -> None:
         with session.begin_nested():
             create_task(session, "t")
         session.rollback()
@@ -109,9 +105,7 @@ class TestWhatIsTold:
         session.commit()
         assert told(ear) == [last]
 
-    def test_a_session_that_lives_long_keeps_nothing_of_the_past(
-        self, session: Session, ear: Ear
-    ) -> None:
+    def test_a_session_that_lives_long_keeps_nothing(self, session: Session, ear: Ear) -> None:
         for end in (session.commit, session.rollback, session.close):
             with contextlib.suppress(ZeroDivisionError), session.begin_nested():
                 create_task(session, "t")
@@ -204,9 +198,7 @@ class TestWhatIsDueSoon:
     """Sooner than a scan sees it coming: whoever makes it due hints at it, when it is."""
 
     @pytest.mark.test_all
-    def test_a_short_delay_is_waited_for_and_a_long_one_left_to_the_scan(
-        self, session: Session, ear: Ear
-    ) -> None:
+    def test_a_short_delay_is_waited_for_a_long_one_not(self, session: Session, ear: Ear) -> None:
         began = time.monotonic()
         create_task(session, "t", delay=NEAR + timedelta(milliseconds=1))
         second = create_task(session, "t", delay="0.6s")
@@ -278,11 +270,8 @@ class TestAsync:
             return ids
 
         async def run() -> list[int]:
-            engine = create_async_engine(bench.url)
-            try:
+            async with bench.async_engine() as engine:
                 return await produce(engine)
-            finally:
-                await engine.dispose()
 
         assert asyncio.run(run()) == told(ear)
 
@@ -340,9 +329,7 @@ class TestTheHinter:
         assert ear.ids == [1]
 
     @pytest.mark.test_all
-    def test_it_need_not_wait_until_the_producer_waits_for_something(
-        self, hinter: HintSender, ear: Ear
-    ) -> None:
+    def test_it_sends_while_the_producer_computes(self, hinter: HintSender, ear: Ear) -> None:
         """The kernel may still let the producer go on first, on a busy machine: many tries."""
         offer(hinter, 1)
         usual, ends = sys.getswitchinterval(), time.monotonic() + 30
@@ -362,9 +349,7 @@ class TestTheHinter:
         hinter.flush(10)
         return sent
 
-    def test_what_comes_while_it_publishes_goes_together(
-        self, hinter: HintSender, ear: Ear
-    ) -> None:
+    def test_what_comes_as_it_publishes_is_joined(self, hinter: HintSender, ear: Ear) -> None:
         ear.open.clear()
         hinter.offer([Hint("q", 1)])
         until(lambda: ear.looks)
@@ -375,9 +360,7 @@ class TestTheHinter:
         assert [len(ids) for _, ids in ear.messages] == [1, 500, 198]
         assert ear.ids == list(range(1, 700))
 
-    def test_a_few_in_a_row_go_out_each_at_once(
-        self, ear: Ear, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_few_go_out_each_at_once(self, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(line_room, "WINDOW_S", 3600.0)
         hinter = HintSender(lambda: ear)
         few = range(line_room.BURST // 2)  # a flush may take a round of its own
@@ -396,9 +379,7 @@ class TestTheHinter:
         booked = (time.monotonic() - began) / line_room.WINDOW_S
         assert len(ear.messages) <= booked + line_room.BURST + 2
 
-    def test_whoever_offers_never_waits_and_memory_is_bounded(
-        self, hinter: HintSender, ear: Ear
-    ) -> None:
+    def test_an_offer_never_waits_and_is_bounded(self, hinter: HintSender, ear: Ear) -> None:
         ear.open.clear()
         offered = 2 * hinter_room.MOST_WAITING
         hinter.offer(Hint("q", n) for n in range(offered))
@@ -445,9 +426,7 @@ class TestTheHinter:
         assert hinter.counts.failed == 1
 
     @pytest.mark.test_all
-    def test_a_deep_queue_is_looked_at_every_few_messages_and_then_left_alone(
-        self, ear: Ear
-    ) -> None:
+    def test_a_deep_queue_is_looked_at_at_times_and_then_left_alone(self, ear: Ear) -> None:
         clock = Clock()
         hinter = HintSender(lambda: ear, clock=clock)
         for n in range(line_room.READ_DEPTH_EVERY - 1):
@@ -527,9 +506,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=list(ENDS))
-def test_who_ends_the_last_member_hints_at_the_callback(
-    bench: Bench, ear: Ear, end: dict[str, bool]
-) -> None:
+def test_the_last_member_hints_at_a_callback(bench: Bench, ear: Ear, end: dict[str, bool]) -> None:
     def handle(ctx: Any) -> None:
         if end.get("fails"):
             raise Fail("no")
@@ -555,9 +532,7 @@ def test_who_ends_the_last_member_hints_at_the_callback(
     assert told(ear).count(group.callback_id) == 1
 
 
-def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
-    bench: Bench, ear: Ear
-) -> None:
+def test_a_late_callback_or_one_of_a_fair_queue_is_the_scans(bench: Bench, ear: Ear) -> None:
     bench.succeeding("t")
     for options in ({"delay": 60}, {"fair_key": "gold"}, {"enabled": False}):
         with bench.engine.begin() as connection:

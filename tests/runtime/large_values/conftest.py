@@ -41,7 +41,6 @@ def kept(configure: Configure) -> dict[str, Any]:
 
 
 def values(bench: Bench) -> int:
-    """Return how many are kept."""
     return int(bench.sql("SELECT count(*) FROM task_large_value"))
 
 

@@ -1,7 +1,9 @@
-"""A large payload reaches its handler, and a large result its reader; rows have references."""
+"""A large payload reaches its handler, a large result its reader; a store may hang."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import (
     AsyncTaskContext,
@@ -27,14 +28,22 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.errors import InvalidTaskError, TasksError
-from tasks_app.domain.large_values.store import RESULT, LargePayload, Reference, reference_of
+from tasks_app.domain.large_values.store import (
+    RESULT,
+    LargePayload,
+    LargeValueStore,
+    Reference,
+    reference_of,
+)
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.amend_waiting import edit_payload
 from tasks_app.runtime.erasure import erase
 from tasks_app.runtime.large_values import LargeValues
-from tasks_app.runtime.leader.maintainer import LargeValueUpkeep
+from tasks_app.runtime.leader import maintainer
+from tasks_app.runtime.leader.maintainer import LargeValueUpkeep, Maintainer
 from tasks_app.runtime.leader.retention import Retention
+from tests.clock import until
 from tests.factory import claimed_task, ending
 from tests.pool.database import DAY, NAME, NOON, drop_old_days, old_day
 from tests.runtime.bench import Bench
@@ -81,14 +90,10 @@ def test_more_than_the_large_limit_is_refused(bench: Bench, configure: Configure
 
 def test_a_result_beyond_it_fails_by_name(bench: Bench, configure: Configure) -> None:
     kept = configure(large_values="database", large_limit=2**17)
-
-    @bench.handler()
-    def run(ctx: TaskContext) -> str:
-        return "x" * 2**17
-
+    bench.handler()(lambda ctx: "x" * 2**17)
     task_id = bench.create()
     bench.drain(**kept)
-    assert "result cannot be stored" in str(bench.task(task_id).error)
+    assert "result cannot be stored" in bench.error(task_id)
 
 
 def test_an_async_handler_has_it_too(bench: Bench, kept: dict[str, Any]) -> None:
@@ -124,10 +129,9 @@ def test_one_among_many_is_large(bench: Bench, kept: dict[str, Any]) -> None:
 
 
 def test_every_kind_of_connection_keeps_it(bench: Bench, kept: dict[str, Any]) -> None:
-    url = bench.url.replace("postgresql+psycopg", "postgresql")
-    with psycopg.connect(url, autocommit=True) as raw:
+    with psycopg.connect(bench.plain_url, autocommit=True) as raw:
         create_task(raw, "t", BIG)
-    with psycopg.connect(url) as raw:
+    with psycopg.connect(bench.plain_url) as raw:
         create_tasks(raw, [NewTask("t", BIG)])
     engine = create_engine(bench.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(TasksError, match="needs a transaction"):
@@ -137,22 +141,16 @@ def test_every_kind_of_connection_keeps_it(bench: Bench, kept: dict[str, Any]) -
     assert bench.sql("SELECT count(*) FROM task_pending") == 2
 
 
-async def _through_async(url: str) -> None:
-    engine = create_async_engine(url)
-    async with engine.begin() as connection:
-        await acreate_task(connection, "t", BIG)
-    await engine.dispose()
-    async with await psycopg.AsyncConnection.connect(
-        url.replace("postgresql+psycopg", "postgresql"), autocommit=True
-    ) as raw:
-        await acreate_task(raw, "t", BIG)
-        await acreate_tasks(raw, [NewTask("t", BIG)])
-
-
 def test_async_connections_keep_it(bench: Bench, kept: dict[str, Any]) -> None:
-    import asyncio
+    async def through_each() -> None:
+        async with bench.async_engine() as engine, engine.begin() as connection:
+            await acreate_task(connection, "t", BIG)
+        plain = psycopg.AsyncConnection.connect(bench.plain_url, autocommit=True)
+        async with await plain as raw:
+            await acreate_task(raw, "t", BIG)
+            await acreate_tasks(raw, [NewTask("t", BIG)])
 
-    asyncio.run(_through_async(bench.url))
+    asyncio.run(through_each())
     assert values(bench) == 3
 
 
@@ -163,9 +161,7 @@ def test_a_rollback_keeps_nothing(bench: Bench, kept: dict[str, Any]) -> None:
     assert values(bench) == 0
 
 
-def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_taken_key_keeps_no_value(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench)
     first = bench.create(payload=BIG, unique_key="k")
     assert not bench.create(payload={"text": "y" * 100_000}, unique_key="k").created
@@ -176,9 +172,7 @@ def test_a_taken_key_keeps_nothing_and_a_replaced_payload_is_the_new_one(
     assert bench.runs == [new]
 
 
-def test_members_of_groups_may_be_large_but_no_callback_and_no_schedule(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_only_members_of_groups_may_be_large(bench: Bench, kept: dict[str, Any]) -> None:
     bench.do(create_group, [NewTask("t", BIG)])
     assert values(bench) == 1
     with bench.engine.begin() as connection:
@@ -203,7 +197,7 @@ def test_a_reference_opens_no_value_of_another_task(bench: Bench, kept: dict[str
     thief = bench.sql("SELECT task_create('t', CAST(:p AS jsonb))", p=str(reference))
     bench.drain(**kept)
     assert bench.runs == []
-    assert "is missing" in str(bench.task(thief).error)
+    assert "is missing" in bench.error(thief)
 
 
 def test_a_payload_that_looks_like_one_is_a_payload(bench: Bench, kept: dict[str, Any]) -> None:
@@ -214,12 +208,8 @@ def test_a_payload_that_looks_like_one_is_a_payload(bench: Bench, kept: dict[str
 
 
 def test_a_worker_without_the_setting_loads_it(bench: Bench, kept: dict[str, Any]) -> None:
-    @bench.handler()
-    def run(ctx: TaskContext, payload: dict[str, Any]) -> None:
-        bench.runs.append(payload)
-
-    task_id = bench.create(payload=BIG)
-    bench.drain()
+    bench.handler()(lambda ctx, payload: bench.runs.append(payload))
+    task_id = bench.run_one(payload=BIG)
     assert bench.runs == [BIG]
     assert bench.do(get_task, task_id) == bench.task(task_id)
 
@@ -260,9 +250,7 @@ def old_task(bench: Bench, kept: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_it_goes_with_a_row_that_is_too_old(
-    bench: Bench, kept: dict[str, Any], *, fails: bool
-) -> None:
+def test_it_goes_with_its_old_row(bench: Bench, kept: dict[str, Any], *, fails: bool) -> None:
     task_id = ended(bench, kept, fails=fails)
     table = "task_error" if fails else "task_completed"
     assert swept(bench) == (1 if fails else 2)
@@ -297,9 +285,7 @@ def test_an_erased_task_has_none(bench: Bench, kept: dict[str, Any]) -> None:
     assert values(bench) == 0
 
 
-def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_cancelled_task_keeps_its_payload(bench: Bench, kept: dict[str, Any]) -> None:
     task_id = bench.create(payload=BIG)
     bench.do(cancel_task, task_id)
     assert swept(bench) == 1
@@ -308,18 +294,14 @@ def test_a_cancelled_task_keeps_its_payload_for_as_long_as_its_row(
 
 
 @pytest.mark.test_all
-def test_a_requeued_task_runs_with_its_payload_and_leaves_its_old_result(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_requeued_task_has_its_payload_alone(bench: Bench, kept: dict[str, Any]) -> None:
     echo(bench, "t")
     task_id = bench.create(payload=BIG)
     bench.drain(**kept)
     bench.do(requeue_task, task_id)
     assert values(bench) == 2
     assert swept(bench) == 1
-
     bench.drain(**kept)
-
     assert bench.runs == [BIG, BIG]
     assert reference_of(bench.task(task_id).result)
     assert swept(bench) == 2
@@ -362,9 +344,7 @@ def test_a_value_is_there_when_its_task_is(bench: Bench, kept: dict[str, Any]) -
     assert bench.do(get_task, task_id) is not None
 
 
-def test_a_producer_that_is_killed_before_its_commit_leaves_nothing(
-    bench: Bench, kept: dict[str, Any]
-) -> None:
+def test_a_killed_producer_leaves_no_value(bench: Bench, kept: dict[str, Any]) -> None:
     with bench.engine.connect() as producer:
         create_task(producer, "t", BIG)
         pid = producer.exec_driver_sql("SELECT pg_backend_pid()").scalar()
@@ -372,3 +352,57 @@ def test_a_producer_that_is_killed_before_its_commit_leaves_nothing(
         producer.invalidate()
     assert values(bench) == 0
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
+ASKED, ANSWERED, OVER = threading.Event(), threading.Event(), threading.Event()
+
+
+class Hanging:
+    """Answers when the test is over."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys(self, before: datetime) -> Iterator[str]:
+        ASKED.set()
+        OVER.wait(10)
+        ANSWERED.set()
+        return iter(())
+
+
+def hanging() -> LargeValueStore:
+    return Hanging()
+
+
+@pytest.fixture
+def events(bench: Bench) -> None:
+    for each in (ASKED, ANSWERED, OVER):
+        each.clear()
+    bench.at_end(OVER.set)
+
+
+@pytest.mark.usefixtures("maintenance_due", "events")
+def test_maintenance_ends_as_a_store_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = bench.settings(large_values=f"{__name__}:hanging")
+    database = bench.database()
+    monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 60)
+    Maintainer(database, settings=settings).run_if_due()
+    assert not ANSWERED.is_set()
+    assert bench.sql(DONE)
+    until(ASKED.is_set)
+
+
+@pytest.mark.usefixtures("events")
+def test_one_look_at_a_store_at_a_time(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    values = LargeValues(bench.settings(large_values=f"{__name__}:hanging"))
+    upkeep = LargeValueUpkeep(values, bench.engine.begin)
+    upkeep.start_outside()
+    until(ASKED.is_set)
+    ASKED.clear()
+    upkeep.start_outside()
+    assert not ASKED.is_set()
+    assert "still runs" in caplog.text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import event, text
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer, TaskContext, create_task, load_large_values
@@ -73,9 +73,7 @@ def test_payload_and_result_are_files(bench: Bench, outside: dict[str, Any], fol
     assert bench.do(load_large_values, bench.task(task_id)).result == {"echo": BIG}
 
 
-def test_a_file_goes_when_its_task_has_gone(
-    bench: Bench, outside: dict[str, Any], folder: Path
-) -> None:
+def test_a_file_goes_with_its_task(bench: Bench, outside: dict[str, Any], folder: Path) -> None:
     keeps, goes = bench.create(payload=BIG), bench.create(payload=BIG)
     bench.sql("DELETE FROM task_pending WHERE id = :id", id=goes)
     aged(folder)
@@ -84,7 +82,7 @@ def test_a_file_goes_when_its_task_has_gone(
     assert bench.do(load_large_values, bench.task(keeps)).payload == BIG
 
 
-def test_a_file_whose_transaction_is_open_is_left_for_a_day(
+def test_a_file_stays_a_day_for_its_commit(
     bench: Bench, outside: dict[str, Any], folder: Path
 ) -> None:
     with bench.engine.connect() as producer:
@@ -149,16 +147,14 @@ def test_a_task_whose_store_does_not_answer_is_given_back_uncharged(
     until(lambda: bench.runs == [BIG])
 
 
-def test_a_file_that_is_lost_fails_its_task_by_name(
-    bench: Bench, outside: dict[str, Any], folder: Path
-) -> None:
+def test_a_lost_file_fails_its_task(bench: Bench, outside: dict[str, Any], folder: Path) -> None:
     echo(bench)
     task_id = bench.create(payload=BIG)
     for path in files(folder):
         path.unlink()
     bench.drain(**outside)
     assert bench.task(task_id).state == "FAILED"
-    assert "is missing" in str(bench.task(task_id).error)
+    assert "is missing" in bench.error(task_id)
 
 
 def test_a_worker_without_the_store_says_what_to_set(
@@ -206,9 +202,7 @@ def refusing() -> LargeValueStore:
     return Refusing()
 
 
-def test_a_store_that_refuses_fails_the_producer_and_shows_no_payload(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_store_that_refuses_shows_no_payload(bench: Bench, configure: Configure) -> None:
     configure(large_values=f"{__name__}:refusing")
     with pytest.raises(LargeStoreError, match="cannot be stored: OSError") as told:
         bench.create(payload=BIG)
@@ -216,17 +210,12 @@ def test_a_store_that_refuses_fails_the_producer_and_shows_no_payload(
     assert bench.sql("SELECT count(*) FROM task_pending") == 0
 
 
-def test_a_result_that_a_store_refuses_is_a_failed_attempt(
-    bench: Bench, configure: Configure
-) -> None:
-    @bench.handler(max_attempts=1)
-    def run(ctx: Any) -> dict[str, Any]:
-        return BIG
-
+def test_a_result_refused_by_a_store_is_a_failure(bench: Bench, configure: Configure) -> None:
+    bench.handler(max_attempts=1)(lambda ctx: BIG)
     task_id = bench.create()
     bench.drain(large_values=f"{__name__}:refusing")
     assert bench.task(task_id).state == "FAILED"
-    assert "cannot be stored: OSError" in str(bench.task(task_id).error)
+    assert "cannot be stored: OSError" in bench.error(task_id)
 
 
 def test_a_function_that_is_none_is_named(configure: Configure, bench: Bench) -> None:
@@ -268,9 +257,7 @@ def test_a_disk_that_is_full_does_not_become_fuller_by_each_try(tmp_path: Path) 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_new_subfolder_is_on_the_disk_as_its_file_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_subfolder_is_synced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_disk, fsync = list[str](), os.fsync
 
     def noted(descriptor: int) -> None:
@@ -325,20 +312,17 @@ def test_a_batch_that_is_tried_again_is_written_once(
     assert values(bench) == 1
 
 
-def test_without_the_setting_a_buffer_refuses_it_at_once(bench: Bench) -> None:
-    with (
-        TaskBuffer(bench.engine) as buffer,
-        pytest.raises(InvalidTaskError, match="at most 65536 bytes"),
-    ):
-        buffer.create_task("t", BIG)
-
-
-def test_more_than_the_large_limit_is_refused_at_once(bench: Bench, configure: Configure) -> None:
-    configure(large_values="database", large_limit=100_000)
-    with (
-        TaskBuffer(bench.engine) as buffer,
-        pytest.raises(InvalidTaskError, match="at most 100000 bytes"),
-    ):
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({}, 65536), ({"large_values": "database", "large_limit": 100_000}, 100_000)],
+    ids=["without the setting", "beyond the large limit"],
+)
+def test_a_buffer_refuses_it_at_once(
+    bench: Bench, configure: Configure, settings: dict[str, Any], most: int
+) -> None:
+    configure(**settings)
+    refused = pytest.raises(InvalidTaskError, match=f"at most {most} bytes")
+    with TaskBuffer(bench.engine) as buffer, refused:
         buffer.create_task("t", BIG)
 
 
@@ -369,15 +353,10 @@ SECRET = {"encryption_keys": OLD, "encrypted_tasks": "t"}
 
 
 def stored(bench: Bench) -> str:
-    with bench.engine.connect() as connection:
-        return "".join(
-            connection.execute(
-                text(
-                    "SELECT content FROM task_large_value UNION ALL "
-                    "SELECT to_jsonb(t)::text FROM task_all t"
-                )
-            ).scalars()
-        )
+    content = (
+        "SELECT content FROM task_large_value UNION ALL SELECT to_jsonb(t)::text FROM task_all t"
+    )
+    return "".join(value for (value,) in bench.rows(content) if value)
 
 
 def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure: Configure) -> None:
@@ -398,15 +377,9 @@ def test_payload_and_result_are_encrypted_and_then_kept(bench: Bench, configure:
     assert (full.payload, full.result) == (BIG, {"echo": BIG})
 
 
-def test_a_handler_that_takes_no_payload_still_has_an_encrypted_result(
-    bench: Bench, configure: Configure
-) -> None:
+def test_a_handler_without_payload_encrypts_its_result(bench: Bench, configure: Configure) -> None:
     configure(large_values="database", **SECRET)
-
-    @bench.handler()
-    def run(ctx: TaskContext) -> dict[str, Any]:
-        return {"card": "canary"}
-
+    bench.handler()(lambda ctx: {"card": "canary"})
     task_id = bench.create(payload=BIG)
     # From here on nothing but the reference says that it is encrypted.
     bench.drain(**configure(encryption_keys=OLD, encrypted_tasks=""))

@@ -12,7 +12,6 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool.dispatch import scan
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hint_sender import Message
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader import dispatcher
@@ -64,9 +63,7 @@ def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -
 
 
 @pytest.mark.parametrize("queue", ["default", "*"])
-def test_nothing_goes_out_for_a_paused_queue_not_even_again(
-    scene: Scene, memory: Memory, queue: str
-) -> None:
+def test_a_paused_queue_gets_no_messages_again(scene: Scene, memory: Memory, queue: str) -> None:
     scene.worker()
     first = scene.bench.create()
     scene.dispatcher.run_once()
@@ -120,9 +117,7 @@ def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
     assert (scanned.more, again.more, again.published) == (True, True, 0)
 
 
-def test_the_broker_gets_at_most_so_many_ids_of_a_queue(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queues_ids_in_the_broker_are_few(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "MOST_AHEAD", 12)
     scene.worker()
     for _ in range(20):
@@ -169,9 +164,7 @@ def test_what_left_the_queue_first_is_forgotten_first(bench: Bench, memory: Memo
     assert memory.ids() == [*ids[3:], *ids[:2]]
 
 
-def test_a_task_that_came_back_goes_out_although_it_was_published_a_moment_ago(
-    scene: Scene,
-) -> None:
+def test_a_task_that_came_back_goes_out_though_published_a_moment_ago(scene: Scene) -> None:
     """An id is left out only while its row's scan_at is the same."""
     scene.worker()
     retried, waiting = scene.bench.create(), scene.bench.create()
@@ -213,9 +206,7 @@ class SlowClock(Clock):
         return self.now
 
 
-def test_where_the_front_is_slow_to_read_some_passes_look_for_new_rows_only(
-    bench: Bench, memory: Memory
-) -> None:
+def test_with_a_slow_front_some_passes_read_new_rows_only(bench: Bench, memory: Memory) -> None:
     clock = SlowClock()
     scene = Scene(bench, memory, clock)
     scene.worker()
@@ -326,9 +317,7 @@ class TestABrokerThatIsAway:
         scanned = scene.dispatcher.run_once()
         assert (scanned.published, scanned.more) == (0, True)
 
-    def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
-        self, bench: Bench, memory: Memory
-    ) -> None:
+    def test_a_queue_missing_in_the_broker_is_skipped(self, bench: Bench, memory: Memory) -> None:
         """Its worker is coming back, say: it makes the queue, and the next pass sends."""
         scene = Scene(bench, memory)
         scene.worker(queue="a")
@@ -497,8 +486,7 @@ class Scene:
         self.clock = Clock()
         self.bench = bench
         self.memory = memory
-        self.database = Database(bench.url)
-        bench.at_end(self.database.dispose)
+        self.database = bench.database()
         self.settings = bench.settings(**settings)
         self.dispatcher = Dispatcher(
             self.settings, self.database, memory, clock=clock or self.clock

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import make_url
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, SCAN, Rank
@@ -18,21 +17,27 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.leader import Leader
 from tests.clock import until
-from tests.factory import claimed_task
+from tests.factory import claimed_task, some
 from tests.runtime.bench import Bench, own_maintainer
 from tests.runtime.memory import Memory
 from tests.runtime.timetable import scheduled, tasks
 
 HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
+TOKEN = UUID(int=1)
 PAST = datetime.now(UTC) - timedelta(minutes=10)
 
 
 def leader(
     bench: Bench, memory: Memory, holder: str, rank: Rank = Rank.BEAT, **settings: float
 ) -> Leader:
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     return Leader(bench.settings(**settings), database, memory, holder, rank=rank)
+
+
+def scanned(connection: Connection, idle_s: float) -> None:
+    """Let the last scan be so long ago."""
+    at = datetime.now(UTC) - timedelta(seconds=idle_s)
+    leader_lease.record_duty(connection, SCAN, TOKEN, timedelta(0), now=at)
 
 
 def served(bench: Bench) -> None:
@@ -57,9 +62,7 @@ def test_a_leader_that_was_replaced_hears_of_it_when_it_renews(bench: Bench) -> 
     assert beat.hold()
 
 
-def test_who_cannot_publish_gives_up_and_asks_the_broker_before_it_leads_again(
-    bench: Bench,
-) -> None:
+def test_who_cannot_publish_gives_up_and_asks_the_broker_before_leading(bench: Bench) -> None:
     memory = Memory()
     one, other = leader(bench, memory, "one"), leader(bench, Memory(), "other")
     served(bench)
@@ -113,9 +116,7 @@ class TestABrokerThatRefuses:
         assert tasks(bench)
         assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
-    def test_who_leads_stays_when_nobodys_messages_are_taken(
-        self, bench: Bench, memory: Memory
-    ) -> None:
+    def test_a_leader_stays_when_all_are_refused(self, bench: Bench, memory: Memory) -> None:
         memory.error = RefusedError
         only = leader(bench, memory, "only")
         assert only.hold()
@@ -155,14 +156,10 @@ class TestABrokerThatRefuses:
 
 
 def the_lease(bench: Bench) -> leader_lease.Lease:
-    seen = bench.do(leader_lease.read_lease, SCAN)
-    assert seen is not None
-    return seen
+    return some(bench.do(leader_lease.read_lease, SCAN))
 
 
-def test_who_scans_need_not_renew_its_lease_besides(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_renews_the_leaders_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = leader(bench, Memory(), "one"), leader(bench, Memory(), "other", Rank.BEAT)
     left = "SELECT extract(epoch FROM held_until - now()) FROM task_lease WHERE name = 'scan'"
     one.hold()
@@ -189,25 +186,15 @@ def test_a_scan_is_written_down_beside_the_lease(bench: Bench) -> None:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("idle_s", [None, 60])
-def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
-    bench: Bench, idle_s: int | None
-) -> None:
+def test_after_a_long_silence_workers_renew_before_rescue(bench: Bench, idle_s: int | None) -> None:
     """Interleaving: the database is away; leases end; it returns with a rescuer just started."""
     with bench.engine.begin() as connection:
         claimed_task(connection, now=PAST)
         if idle_s:
             leader_lease.acquire_lease(
-                connection,
-                SCAN,
-                holder="x",
-                token=leader_lease.UUID(int=1),
-                rank=1,
-                ttl=timedelta(0),
+                connection, SCAN, holder="x", token=TOKEN, rank=1, ttl=timedelta(0)
             )
-            scanned = datetime.now(UTC) - timedelta(seconds=idle_s)
-            leader_lease.record_duty(
-                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
-            )
+            scanned(connection, idle_s)
     fresh = leader(bench, Memory(), "fresh", lease=1.5)
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
@@ -218,13 +205,10 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
     until(lambda: (fresh.scan(), bench.sql(running) == 0)[1], 5)
 
 
-def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescues(
-    bench: Bench,
-) -> None:
+def test_after_an_outage_workers_renew_before_the_leader_rescues(bench: Bench) -> None:
     """The same process leads before and after; its lease ended meanwhile, and so did others."""
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
-        database = Database(url.set(port=proxy.port).render_as_string(hide_password=False))
+    with bench.proxy() as (proxy, url):
+        database = Database(url)
         bench.at_end(database.dispose)
         only = Leader(bench.settings(), database, Memory(), "only", rank=Rank.BEAT)
         only.lead.renewals = 1e9
@@ -237,10 +221,7 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
             only.hold()
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
-            scanned = datetime.now(UTC) - timedelta(seconds=60)
-            leader_lease.record_duty(
-                connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned
-            )
+            scanned(connection, 60)
         proxy.refusing = False
 
         assert only.hold()
@@ -270,10 +251,8 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     only.scan()
     task = bench.do(claimed_task)
     later = datetime.now(UTC) + timedelta(hours=1)
-
     at_once = only.duties.rescuer.run_once(now=later)
     waited = until(lambda: only.duties.rescuer.run_once(now=later), 5)
-
     assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
 
 
@@ -326,9 +305,7 @@ class TestAnIdlePool:
         assert (memory.ids(), scanned.published) == ([task_id], 1)
         assert len(statements) > 4
 
-    def test_what_becomes_due_soon_wakes_it_up(
-        self, bench: Bench, idle: tuple[Leader, Memory]
-    ) -> None:
+    def test_what_is_due_soon_wakes_it_up(self, bench: Bench, idle: tuple[Leader, Memory]) -> None:
         only, _ = idle
         bench.create(delay="0.6s")
         assert only.scan().again_in(1.0) <= 0.6
@@ -342,16 +319,12 @@ class TestAnIdlePool:
         assert only.scan().again_in(1.0) == 1.0
         assert len(statements) == 2
 
-    def test_a_schedule_that_is_near_wakes_it_up(
-        self, bench: Bench, idle: tuple[Leader, Memory]
-    ) -> None:
+    def test_a_near_schedule_wakes_it_up(self, bench: Bench, idle: tuple[Leader, Memory]) -> None:
         only, _ = idle
         scheduled(bench, at=datetime.now(UTC) + timedelta(seconds=0.6))
         assert only.scan().again_in(1.0) <= 0.6
 
-    def test_the_task_of_a_schedule_that_is_due_goes_out_in_the_same_pass(
-        self, bench: Bench, idle: tuple[Leader, Memory]
-    ) -> None:
+    def test_a_due_schedules_task_goes_out(self, bench: Bench, idle: tuple[Leader, Memory]) -> None:
         only, memory = idle
         scheduled(bench)
         assert only.scan().published == 1
@@ -359,9 +332,7 @@ class TestAnIdlePool:
         scheduled(bench, "meanwhile")
         assert only.scan().published == 1
 
-    def test_a_lease_that_is_over_is_noticed(
-        self, bench: Bench, idle: tuple[Leader, Memory]
-    ) -> None:
+    def test_an_ended_lease_is_noticed(self, bench: Bench, idle: tuple[Leader, Memory]) -> None:
         only, _ = idle
         only.duties.rescuer.wait_until = 0.0
         bench.do(claimed_task, now=PAST)
@@ -406,14 +377,8 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
 
 @pytest.mark.usefixtures("maintenance_due")
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
-    bench.do(
-        leader_lease.acquire_lease,
-        MAINTAIN,
-        holder="x",
-        token=leader_lease.UUID(int=1),
-        rank=1,
-        ttl=timedelta(minutes=1),
-    )
+    lasts = timedelta(minutes=1)
+    bench.do(leader_lease.acquire_lease, MAINTAIN, holder="x", token=TOKEN, rank=1, ttl=lasts)
     own_maintainer(bench).run_if_due()
     assert bench.sql(DONE) is None
 

@@ -105,9 +105,7 @@ def arrange(bench: Bench) -> None:
 
 
 @pytest.mark.timeout(300)  # it is a matter of seconds where nothing else runs
-def test_each_instant_makes_one_task_however_many_beats_run(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_beats_make_each_task_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(database.OURS, "idle_in_transaction_session_timeout", PATIENCE_MS)
     rng, clock, ends = Random(8), Clock(), threading.Event()
     bench.at_end(ends.set)

@@ -18,7 +18,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.retention import Retention, preview_retention
-from tests.factory import count
+from tests.factory import count, rows_of, run_sql
 from tests.pool.database import DAY, NAME, NOON, ONE, drop_old_days, failed, finished, old_day
 from tests.servers import named
 
@@ -57,16 +57,11 @@ def ages(database_url: str) -> Ages:
 
 def names(engine: Engine) -> list[str]:
     """The days that are there, attached or not."""
-    with engine.connect() as connection:
-        found = connection.execute(
-            text("SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p2020[0-9]{4}$'")
-        )
-        return sorted(found.scalars())
+    found = "SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p2020[0-9]{4}$'"
+    return sorted(name for (name,) in rows_of(engine, found))
 
 
-def test_days_that_are_too_old_are_dropped_and_errors_stay(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_old_days_are_dropped_errors_stay(old: Engine, database: Database, ages: Ages) -> None:
     pruned = Retention(ages(), database).run()
     assert pruned.days == [NAME, LATER]
     assert names(old) == []
@@ -77,9 +72,7 @@ def test_days_that_are_too_old_are_dropped_and_errors_stay(
         assert count(connection, "task_attempt") == 1  # the failure's own
 
 
-def test_not_a_row_is_deleted_where_all_names_have_one_age(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_no_row_is_deleted_with_one_age(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         for name in (NAME, LATER):
             forbid_deletes(connection, name)
@@ -92,9 +85,7 @@ def test_for_ever_keeps_all_of_it(old: Engine, database: Database, ages: Ages) -
     assert names(old) == [NAME, LATER]
 
 
-def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_shorter_ages_go_by_key_before_days(old: Engine, database: Database, ages: Ages) -> None:
     keep = ages(keep_completed="30d,order=forever,mail=7d")
     first = Retention(keep, database).run()
     second = Retention(keep, database).run()
@@ -104,17 +95,14 @@ def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
         assert left.all() == ["order"]
 
 
-def test_a_day_goes_when_its_end_is_old_enough_and_not_before(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_a_day_goes_when_its_end_is_too_old(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         (midnight,) = connection.execute(
             text("SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'")
         ).one()
         young, just = (add_day(connection, midnight - n * ONE) for n in (30, 31))
     pruned = Retention(ages(), database).run()
-    with old.begin() as connection:
-        connection.execute(text(f"DROP TABLE {young}"))  # it is still there
+    run_sql(old, f"DROP TABLE {young}")
     assert pruned.days == [NAME, LATER, just]
 
 
@@ -127,9 +115,7 @@ def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, 
     assert pruned.errors == 1
 
 
-def test_rows_that_strayed_into_the_default_partition_go_by_age(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_strays_of_the_default_go_by_age(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         stray = finished(connection, now=NOON - 100 * ONE)
     pruned = Retention(ages(), database).run()
@@ -138,9 +124,7 @@ def test_rows_that_strayed_into_the_default_partition_go_by_age(
         assert get_task(connection, stray) is None
 
 
-def test_a_day_that_somebody_holds_stays_and_the_others_go(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_a_locked_day_stays_others_go(old: Engine, database: Database, ages: Ages) -> None:
     retention = Retention(ages(), database)
     with old.begin() as connection:
         connection.execute(text(f"SELECT count(*) FROM {NAME}"))
@@ -150,9 +134,7 @@ def test_a_day_that_somebody_holds_stays_and_the_others_go(
     assert (free.in_use, free.days) == ([], [NAME])
 
 
-def test_after_three_refusals_the_table_is_left_to_those_who_settle(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_it_gives_up_after_three_refusals(old: Engine, database: Database, ages: Ages) -> None:
     with old.begin() as connection:
         for n in range(2, 6):
             old_day(connection, DAY + n * ONE)
@@ -232,9 +214,8 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
         first, second = retention.run(), retention.run()
     finally:
         database.dispose()
-        with old.begin() as connection:
-            connection.exec_driver_sql(f"DROP OWNED BY {hand}")
-            connection.exec_driver_sql(f"DROP ROLE {hand}")
+        run_sql(old, f"DROP OWNED BY {hand}")
+        run_sql(old, f"DROP ROLE {hand}")
 
     assert first.not_ours
     assert second.not_ours
@@ -258,15 +239,17 @@ class TestMaintenance:
     def test_a_list_with_a_row_that_is_refused_stops_nothing_behind_it(
         self, old: Engine, database: Database, ages: Ages
     ) -> None:
-        with old.begin() as connection:
-            connection.exec_driver_sql("""
+        run_sql(
+            old,
+            """
                 INSERT INTO task_lock (resource, used_at) VALUES ('r', '2020-01-01Z');
                 INSERT INTO task_import VALUES (gen_random_uuid(), 1, '2020-01-01Z');
                 CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS
                     $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
                 CREATE TRIGGER never BEFORE DELETE ON task_lock
                     FOR EACH ROW EXECUTE FUNCTION never()
-            """)
+            """,
+        )
         try:
             Maintainer(database, settings=ages()).run_if_due()
         finally:
@@ -309,8 +292,7 @@ class TestMaintenance:
 
 
 def done_at(engine: Engine) -> object:
-    with engine.connect() as connection:
-        return connection.execute(text(DONE)).scalar()
+    return run_sql(engine, DONE)
 
 
 def forbid_deletes(connection, table: str) -> None:
@@ -329,9 +311,7 @@ def forbid_deletes(connection, table: str) -> None:
     )
 
 
-def test_partitions_of_today_and_tomorrow_are_not_touched(
-    old: Engine, database: Database, ages: Ages
-) -> None:
+def test_current_partitions_are_not_touched(old: Engine, database: Database, ages: Ages) -> None:
     with old.connect() as connection:
         before = [day.name for day in partitions(connection)[0] if day.name > LATER]
     Retention(ages(keep_completed="1d"), database).run()

@@ -23,17 +23,14 @@ from tasks_app.runtime.locks import client
 from tasks_app.runtime.locks import lock as acquire
 from tasks_app.runtime.locks.client import Renewals, Transactions
 from tests.clock import until
-from tests.runtime.bench import Bench, effect
+from tests.factory import rows_of
+from tests.runtime.bench import EFFECT, Bench, effect
 from tests.statements import once_after
 
 
 def held(engine: Engine, state: str = "held") -> list[tuple]:
-    with engine.connect() as connection:
-        rows = connection.execute(
-            text("SELECT resource, who, task_id FROM task_locks WHERE state = :state ORDER BY 1"),
-            {"state": state},
-        )
-        return [tuple(row) for row in rows]
+    found = "SELECT resource, who, task_id FROM task_locks WHERE state = :state ORDER BY 1"
+    return rows_of(engine, found, state=state)
 
 
 @pytest.fixture
@@ -141,8 +138,7 @@ class TestOnline:
         with locks.hold(bench.engine, exclusive="a"):
             bench.beside(other)
             until(lambda: held(bench.engine, "waiting"))
-            with bench.engine.begin() as connection:
-                connection.execute(text("DELETE FROM task_lock_holder WHERE fence IS NULL"))
+            bench.sql("DELETE FROM task_lock_holder WHERE fence IS NULL")
             until(lambda: held(bench.engine, "waiting"))
 
         assert got.wait(10)
@@ -154,9 +150,7 @@ class TestOnline:
             with locks.hold(engine, exclusive="b"):
                 pass
 
-    def test_the_lock_was_taken_over_then_the_end_of_the_block_says_so(
-        self, engine: Engine
-    ) -> None:
+    def test_the_end_of_a_block_says_that_its_lock_was_taken_over(self, engine: Engine) -> None:
         with (
             pytest.raises(locks.LockLostError, match="The lock on a was lost"),
             locks.hold(engine, exclusive="a"),
@@ -210,9 +204,7 @@ class TestOnline:
         assert lock.ended
         assert held(bench.engine) == []
 
-    def test_what_was_to_be_released_and_was_not_is_renewed_again(
-        self, bench: Bench, renewals: Renewals
-    ) -> None:
+    def test_a_release_undone_is_renewed_again(self, bench: Bench, renewals: Renewals) -> None:
         left = "SELECT lease_until - now() > interval '250s' FROM task_lock_holder"
         with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
             with Session(bench.engine) as session:
@@ -237,9 +229,7 @@ class TestOnline:
             assert (lock.ended, lock.lost) == (True, False)
         assert "lost" not in caplog.text
 
-    def test_a_block_that_ends_before_its_release_commits_leaves_it_to_that(
-        self, bench: Bench
-    ) -> None:
+    def test_a_block_that_ends_before_its_release_leaves_it_to_that(self, bench: Bench) -> None:
         with Session(bench.engine) as session, session.begin():
             with locks.hold(bench.engine, exclusive="a") as lock:
                 lock.release(session)
@@ -332,9 +322,7 @@ class TestOnline:
             ({"lease": "2d"}, "lease is 172800 s"),
         ],
     )
-    def test_what_cannot_be_is_refused_at_once(
-        self, engine: Engine, options: Any, says: str
-    ) -> None:
+    def test_nonsense_is_refused_at_once(self, engine: Engine, options: Any, says: str) -> None:
         with pytest.raises(locks.InvalidLockError, match=says):
             locks.hold(engine, exclusive="a", **options)
 
@@ -367,8 +355,7 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 bench.runs.append(held(bench.engine))
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert bench.runs == [[("a", "t", task_id)]]
         assert bench.state(task_id) == "SUCCEEDED"
         assert held(bench.engine) == []
@@ -394,19 +381,12 @@ class TestHandlers:
                 effect(ctx)
             bench.runs.append(len(held(bench.engine)))
 
-        task_id = bench.create()
-        bench.execute([task_id])
-
+        task_id = bench.execute_one()
         assert bench.runs == [1]
         assert bench.effects(task_id) == 1
         assert held(bench.engine) == []
-        assert (
-            bench.sql(
-                "SELECT count(DISTINCT x) FROM (SELECT xmin::text AS x FROM effect"
-                " UNION ALL SELECT xmin::text FROM task_completed) AS z"
-            )
-            == 1
-        )
+        writers = "SELECT xmin::text FROM effect UNION SELECT xmin::text FROM task_completed"
+        assert bench.sql(f"SELECT count(*) FROM ({writers}) AS z") == 1
 
     def test_it_rolls_back_then_the_lock_is_released_all_the_same(self, bench: Bench) -> None:
         @bench.handler(retry="100s")
@@ -415,14 +395,11 @@ class TestHandlers:
                 effect(ctx)
             raise ValueError
 
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
         assert held(bench.engine) == []
 
-    def test_a_block_that_raised_keeps_its_lock_until_what_it_wrote_is_committed(
-        self, bench: Bench
-    ) -> None:
+    def test_a_block_that_raised_keeps_its_lock_until_the_commit(self, bench: Bench) -> None:
         @bench.handler()
         def t(ctx: Any) -> None:
             with suppress(KeyError), ctx.locks(exclusive="a"):
@@ -434,9 +411,7 @@ class TestHandlers:
         async def at(ctx: Any) -> None:
             with suppress(KeyError):
                 async with ctx.locks(exclusive="b"):
-                    await ctx.session.execute(
-                        text("INSERT INTO effect VALUES (:id, '')"), {"id": ctx.task_id}
-                    )
+                    await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
                     raise KeyError
             bench.runs.append(len(held(bench.engine)))
 
@@ -455,9 +430,8 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 ctx.session.execute(text("SELECT 1 / 0"))
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "division by zero" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "division by zero" in bench.error(task_id)
         assert held(bench.engine) == []
 
     @pytest.mark.parametrize("writes", [True, False])
@@ -469,11 +443,9 @@ class TestHandlers:
                     effect(ctx)
                 take_over(bench.engine)
 
-        task_id = bench.create()
-        bench.execute([task_id])
-
+        task_id = bench.execute_one()
         assert bench.state(task_id) == "FAILED"
-        assert "The lock on a was lost" in str(bench.task(task_id).error)
+        assert "The lock on a was lost" in bench.error(task_id)
         assert bench.effects(task_id) == 0
         assert held(bench.engine) == [("a", "thief", None)]
 
@@ -481,14 +453,10 @@ class TestHandlers:
         @bench.handler()
         async def t(ctx: Any) -> None:
             async with ctx.locks(exclusive="a"):
-                await ctx.session.execute(
-                    text("INSERT INTO effect VALUES (:id, '')"), {"id": ctx.task_id}
-                )
+                await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
             bench.runs.append(len(held(bench.engine)))
 
-        task_id = bench.create()
-        bench.execute([task_id])
-
+        task_id = bench.execute_one()
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
         assert bench.runs == [1]
         assert held(bench.engine) == []
@@ -499,9 +467,8 @@ class TestHandlers:
             with ctx.locks(exclusive="a"):
                 pass
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "use: async with" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "use: async with" in bench.error(task_id)
 
     def test_a_lock_is_renewed_by_the_housekeeper(self, bench: Bench) -> None:
         ended = bench.event()
@@ -528,13 +495,10 @@ class TestHandlers:
 
         bench.beside(bench.child().execute, [bench.create()])
         until(lambda: held(bench.engine))
-        with bench.engine.begin() as connection:
-            connection.execute(
-                text(
-                    "UPDATE task_pending SET attempt = attempt + 1, lease_token = NULL,"
-                    " state = 'PENDING', lease_until = NULL, owner = NULL, started_at = NULL"
-                )
-            )
+        bench.sql(
+            "UPDATE task_pending SET attempt = attempt + 1, lease_token = NULL,"
+            " state = 'PENDING', lease_until = NULL, owner = NULL, started_at = NULL"
+        )
 
         locks.hold(bench.engine, exclusive="a").take()
 
@@ -543,6 +507,5 @@ class TestHandlers:
         def t(ctx: Any) -> None:
             locks.hold(ctx.session, exclusive="a")
 
-        task_id = bench.create()
-        bench.execute([task_id])
-        assert "use ctx.locks" in str(bench.task(task_id).error)
+        task_id = bench.execute_one()
+        assert "use ctx.locks" in bench.error(task_id)

@@ -14,6 +14,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from tasks_app import locks
 from tasks_app.pool.locks.row_locks import RowKey, lock_row
+from tests.factory import run_sql
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 
@@ -47,8 +48,7 @@ def rows(engine: Engine) -> Iterator[None]:
 
 
 def expire(engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE account SET locked_until = now()"))
+    run_sql(engine, "UPDATE account SET locked_until = now()")
 
 
 def title(engine: Engine) -> str:
@@ -95,8 +95,7 @@ class TestVersions:
                     other.execute(text("UPDATE article SET version = 2"))
             session.expunge(article)
             session.rollback()
-            with engine.begin() as other:
-                other.execute(text("UPDATE article SET version = 2"))
+            run_sql(engine, "UPDATE article SET version = 2")
             with pytest.raises(locks.LostUpdateError):
                 article.check(session)
 
@@ -117,9 +116,7 @@ class TestFlags:
             session.commit()
         assert balance(engine) == 101
 
-    def test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused(
-        self, engine: Engine
-    ) -> None:
+    def test_an_expired_flag_is_taken_over_and_its_old_holder_refused(self, engine: Engine) -> None:
         old = locks.hold_row(engine, Account, 7).take()
         with Session(engine) as late:
             account = late.get_one(Account, 7)
@@ -201,7 +198,6 @@ class TestFlags:
             locks.hold_row(bench.engine, Account, 7).take()
 
         locks.hold_row(bench.engine, Account, 7).take()
-        task_id = bench.create()
-        bench.execute([task_id])
+        task_id = bench.execute_one()
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)

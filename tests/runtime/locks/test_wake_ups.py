@@ -94,9 +94,7 @@ def test_who_gives_up_wakes_those_behind(bench: Bench, listening: Callable) -> N
         assert reader.got.wait(10)
 
 
-def test_a_release_while_somebody_joins_the_line_is_not_missed(
-    bench: Bench, listening: Callable
-) -> None:
+def test_a_release_as_somebody_joins_is_not_missed(bench: Bench, listening: Callable) -> None:
     """It finds nobody to wake: the one that joins has not committed, and must look once more."""
     with locks.hold(bench.engine, exclusive="b"):
         Waiter(bench, exclusive="b")
@@ -145,9 +143,7 @@ def test_the_end_of_a_run_wakes_after_its_commit(bench: Bench, listening: Callab
     assert bench.effects(task_id) == 1
 
 
-def test_a_release_by_a_commit_wakes_at_the_end_of_the_block(
-    bench: Bench, listening: Callable
-) -> None:
+def test_a_release_by_commit_wakes_behind_its_block(bench: Bench, listening: Callable) -> None:
     with locks.hold(bench.engine, exclusive="a") as lock:
         waiter = Waiter(bench, exclusive="a")
         listening()

@@ -41,8 +41,6 @@ def until_quiet(bench: Bench) -> None:
 
 
 class Listening:
-    """A listener that notes what it hears."""
-
     def __init__(self, database: Database) -> None:
         self.heard: list[set[str]] = []
         self.listener = Listener(database, self.heard.append)
@@ -64,7 +62,6 @@ def hinting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def listening(bench: Bench) -> Iterator[Listening]:
-    """A listener in this process, which listens."""
     listening = Listening(Database(bench.url))
     with listening.listener:
         until(lambda: bench.sql(LISTENERS))
@@ -73,7 +70,6 @@ def listening(bench: Bench) -> Iterator[Listening]:
 
 @pytest.fixture
 def listeners(bench: Bench) -> Callable[[], int]:
-    """How many connections listen just now."""
     return lambda: int(bench.sql(LISTENERS))
 
 

@@ -36,9 +36,7 @@ from tests.statements import watched
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("hinting")
 class TestProducers:
-    def test_a_commit_is_told_and_a_rollback_is_not(
-        self, bench: Bench, listening: Listening
-    ) -> None:
+    def test_a_commit_is_told_but_no_rollback(self, bench: Bench, listening: Listening) -> None:
         with Session(bench.engine) as session:
             create_task(session, "t", queue="undone")
             session.rollback()
@@ -127,9 +125,7 @@ class TestListener:
         assert tries[4] - tries[3] > tries[2] - tries[1]
 
     @pytest.mark.test_all
-    def test_it_ends_at_once_and_leaves_no_connection(
-        self, bench: Bench, listeners: Callable[[], int]
-    ) -> None:
+    def test_it_ends_and_leaves_nothing(self, bench: Bench, listeners: Callable[[], int]) -> None:
         listening = Listening(Database(bench.url))
         with listening.listener:
             until(listeners)
@@ -138,9 +134,7 @@ class TestListener:
         until(lambda: not listeners())
         assert "tasks_app listener" not in [t.name for t in threading.enumerate()]
 
-    def test_it_goes_on_while_a_server_that_restarts_gives_others_no_connection(
-        self, bench: Bench
-    ) -> None:
+    def test_it_goes_on_while_a_restarting_server_refuses_others(self, bench: Bench) -> None:
         """Only a server with none left is given way to, for a minute."""
         database = Database(bench.url)
         listening = Listening(database)
@@ -160,9 +154,7 @@ class TestListener:
                 until(lambda queue=queue: {queue} in listening.notices)
         database.dispose()
 
-    def test_pools_of_one_database_do_not_hear_each_other(
-        self, bench: Bench, listening: Listening
-    ) -> None:
+    def test_pools_do_not_hear_each_other(self, bench: Bench, listening: Listening) -> None:
         bench.sql("SELECT pg_notify('tasks_app_1', 'mail')")
         tell(bench, "own")
         until(lambda: listening.notices == [{"own"}])
@@ -257,7 +249,7 @@ def starts_soon(bench: Bench) -> None:
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
 @pytest.mark.usefixtures("hinting")
-def test_a_committed_task_starts_long_before_the_scan(
+def test_a_task_starts_before_the_scan(
     bench: Bench, work: Work, listeners: Callable[[], int]
 ) -> None:
     parent = work("-c", "2")
@@ -298,7 +290,6 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
     try:
         work("-c", "1")
         until(listeners, 30)
-
         for _ in range(3):
             until_quiet(bench)
             task_id = bench.sql("SELECT task_create('plain')")
@@ -309,9 +300,7 @@ def test_sql_wakes_by_the_trigger(bench: Bench, work: Work, listeners: Callable[
 
 @pytest.mark.test_all
 @pytest.mark.timeout(120, method="thread")
-def test_without_hints_nobody_listens(
-    bench: Bench, work: Work, listeners: Callable[[], int]
-) -> None:
+def test_without_hints_none_listens(bench: Bench, work: Work, listeners: Callable[[], int]) -> None:
     work("-c", "1", TASKS_APP_HINTS="off", TASKS_APP_SCAN_INTERVAL="100ms")
     task_id = bench.create("plain")
     until(lambda: bench.state(task_id) == "SUCCEEDED", 30)

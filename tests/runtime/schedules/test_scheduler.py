@@ -58,9 +58,7 @@ def test_jitter_moves_the_task_and_not_the_instant(bench: Bench) -> None:
     ("missed", "made", "last"),
     [("skip", [], "missed"), ("fire_once", [120.0], "made"), ("fire_all", [60.0, 120.0], "made")],
 )
-def test_missed_instants_follow_the_policy(
-    bench: Bench, missed: str, made: list, last: str
-) -> None:
+def test_missed_instants_obey_a_policy(bench: Bench, missed: str, made: list, last: str) -> None:
     """Late by more than a minute, before the next one."""
     scheduled(bench, missed=missed, cron="1,2 * * * *")
     scheduler(bench).run_once(now=NOON + 10 * M)

@@ -33,6 +33,7 @@ from tasks_app.pool import scheduling
 from tasks_app.pool import scheduling as rows
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry, handler
 from tasks_app.runtime.schedules.preview import preview_change
+from tests.factory import some
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, fires, scheduled, scheduler, standing, tasks
 
@@ -59,12 +60,10 @@ def test_the_life_of_a_schedule(bench: Bench, session: Session) -> None:
     assert [each.name for each in list_schedules(session)] == ["s"]
 
     assert disable_schedule(session, "s")
-    off = get_schedule(session, "s")
+    off = some(get_schedule(session, "s"))
     assert enable_schedule(session, "s")
-    on = get_schedule(session, "s")
+    on = some(get_schedule(session, "s"))
 
-    assert off is not None
-    assert on is not None
     assert (off.enabled, off.next_run_at, on.enabled) == (False, None, True)
     assert on.next_run_at is not None
     assert remove_schedule(session, "s")
@@ -133,20 +132,17 @@ def test_a_change_touches_what_is_given(session: Session) -> None:
         session, "s", "t", {"n": 1}, cron="0 3 * * *", timezone="Asia/Tokyo", priority=0
     )
 
-    changed = change_schedule(session, "s", overlap="skip", queue="q")
-    assert changed is not None
+    changed = some(change_schedule(session, "s", overlap="skip", queue="q"))
     assert (changed.overlap, changed.queue, changed.priority) == ("skip", "q", 0)
     assert (changed.expression, changed.zone, changed.payload) == (
         "0 3 * * *",
         "Asia/Tokyo",
         '{"n": 1}',
     )
-    timed = change_schedule(session, "s", cron="0 4 * * *", payload={"n": 2})
-    assert timed is not None
+    timed = some(change_schedule(session, "s", cron="0 4 * * *", payload={"n": 2}))
     assert (timed.expression, timed.zone, timed.payload) == ("0 4 * * *", "Asia/Tokyo", '{"n": 2}')
     assert timed.next_run_at != changed.next_run_at
-    every = change_schedule(session, "s", every="1h")
-    assert every is not None
+    every = some(change_schedule(session, "s", every="1h"))
     assert (every.kind, every.expression, every.overlap) == ("every", "1h", "skip")
     assert change_schedule(session, "nobody", queue="q") is None
     with pytest.raises(InvalidScheduleError, match=r"options\.retry stays"):
@@ -158,8 +154,7 @@ def test_a_broken_one_is_mended_by_a_change(bench: Bench, session: Session) -> N
     bench.sql("UPDATE task_schedule SET expression = 'x'")
     scheduler(bench).run_once()
     assert standing(bench).last_outcome == "broken"
-    changed = change_schedule(session, "s", cron="* * * * *")
-    assert changed is not None
+    changed = some(change_schedule(session, "s", cron="* * * * *"))
     assert changed.remark is None
     assert changed.next_run_at is not None
 
@@ -176,13 +171,10 @@ def test_a_preview_of_what_is_not_there_yet(session: Session) -> None:
 def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Session) -> None:
     first = datetime.now(UTC).replace(microsecond=0) + D
     scheduled(bench, every="90s", starts_at=first, ends_at=first + 5 * M, now=first - D)
-    shown = preview_schedule(session, "s", 9)
-    assert shown is not None
+    shown = some(preview_schedule(session, "s", 9))
     session.rollback()
-
     for n in range(20):
         scheduler(bench).run_once(now=first + n * 30 * S)
-
     assert [task.fire_at for task in tasks(bench)] == [at.isoformat() for at in shown.instants]
     assert len(shown.instants) == 4
     assert "until" in shown.words
@@ -191,9 +183,7 @@ def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Se
 
 # -- backfill
 def backfill(bench: Bench, start: datetime, end: datetime, now: datetime = NOON + D) -> list:
-    made = bench.do(backfill_schedule, "s", start, end, now=now)
-    assert made is not None
-    return made
+    return some(bench.do(backfill_schedule, "s", start, end, now=now))
 
 
 def test_the_past_is_filled_where_nothing_was_made_and_never_twice(bench: Bench) -> None:
@@ -253,18 +243,15 @@ def test_a_backfill_stays_within_start_and_end(bench: Bench) -> None:
 def test_a_change_is_previewed_as_it_would_be(session: Session) -> None:
     over = {"starts_at": NOON, "ends_at": NOON + 2 * H, "enabled": False}
     create_schedule(session, "over", "t", every="1h", **over)
-    shown = preview_change(session, "over", 5, every="30m")
-    assert shown is not None
+    shown = some(preview_change(session, "over", 5, every="30m"))
     assert shown.instants == [], "its end stays"
     create_schedule(session, "s", "t", every="1h")
-    shown = preview_change(session, "s", 3, cron="0 6 * * mon", timezone="Asia/Tokyo")
-    assert shown is not None
+    shown = some(preview_change(session, "s", 3, cron="0 6 * * mon", timezone="Asia/Tokyo"))
     assert "Asia/Tokyo" in shown.words
     assert preview_change(session, "nobody", every="1h") is None
     with pytest.raises(InvalidTaskError, match="every"):
         preview_change(session, "s", every="soon")
-    unchanged = get_schedule(session, "s")
-    assert unchanged is not None
+    unchanged = some(get_schedule(session, "s"))
     assert unchanged.expression == "1h"
 
 
@@ -284,10 +271,9 @@ def test_a_rule_is_changed_whatever_payload_its_handler_wants(session: Session) 
     handler("typed.of_schedule", registry=registry)(_takes(Wanted))
     HANDLERS.specs.update(registry.specs)
     try:
-        changed = change_schedule(session, "s", every="2h")
+        changed = some(change_schedule(session, "s", every="2h"))
     finally:
         del HANDLERS.specs["typed.of_schedule"]
-    assert changed is not None
     assert (changed.expression, changed.payload) == ("2h", '{"order": 1}')
 
 
@@ -297,122 +283,104 @@ EVE, XMAS = date(2030, 12, 24), date(2030, 12, 25)
 START = datetime(2030, 12, 23, tzinfo=UTC)
 
 
-def made(session_of_days_off: Session, **options: Any) -> Schedule:
+def made(holidays: Session, **options: Any) -> Schedule:
     given = {"cron": "0 7 * * *", "starts_at": START, "calendar": "de", **options}
-    return create_schedule(session_of_days_off, "s", "t", **given)
+    return create_schedule(holidays, "s", "t", **given)
 
 
-def days(session_of_days_off: Session, number: int = 3) -> list[int]:
-    shown = preview_schedule(session_of_days_off, "s", number)
-    assert shown is not None
+def days(holidays: Session, number: int = 3) -> list[int]:
+    shown = some(preview_schedule(holidays, "s", number))
     return [at.day for at in shown.instants]
 
 
 @pytest.fixture
-def session_of_days_off(bench: Bench) -> Iterator[Session]:
+def holidays(bench: Bench) -> Iterator[Session]:
     """A session in whose transaction there is a calendar."""
     with Session(bench.engine) as session:
         set_calendar(session, "de", [EVE, XMAS])
         yield session
 
 
-def test_they_are_left_out(session_of_days_off: Session) -> None:
-    schedule = made(session_of_days_off)
+def test_they_are_left_out(holidays: Session) -> None:
+    schedule = made(holidays)
     assert schedule.days_off == DaysOff("de", OnDayOff.SKIP)
-    assert days(session_of_days_off) == [23, 26, 27]
+    assert days(holidays) == [23, 26, 27]
     assert schedule.explain().startswith(
         "At 07:00 every day, by the clocks of UTC, not on days of de, from 2030-12-23"
     )
 
 
-def test_or_moved(session_of_days_off: Session) -> None:
-    made(session_of_days_off, cron="0 7 * * tue,fri", on_day_off="next_working_day")
-    assert days(session_of_days_off) == [26, 27, 31]
+def test_or_moved(holidays: Session) -> None:
+    made(holidays, cron="0 7 * * tue,fri", on_day_off="next_working_day")
+    assert days(holidays) == [26, 27, 31]
 
 
-def test_the_first_instant_is_no_day_off(session_of_days_off: Session) -> None:
-    assert made(session_of_days_off, starts_at=START + DAY).next_run_at == datetime(
+def test_the_first_instant_is_no_day_off(holidays: Session) -> None:
+    assert made(holidays, starts_at=START + DAY).next_run_at == datetime(
         2030, 12, 26, 7, tzinfo=UTC
     )
 
 
-def test_what_fires_is_what_the_preview_says(bench: Bench, session_of_days_off: Session) -> None:
-    session_of_days_off.commit()
-    scheduled(bench, cron="0 7 * * *", calendar="de", now=START)
-    for hours in range(0, 96, 6):
-        scheduler(bench).run_once(now=START + timedelta(hours=hours))
-    assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]
-
-
-def test_two_that_meet_make_one_task(bench: Bench, session_of_days_off: Session) -> None:
-    session_of_days_off.commit()
-    options = {"calendar": "de", "on_day_off": "next_working_day"}
-    scheduled(bench, cron="0 7 * * *", now=START, **options)
+@pytest.mark.parametrize("moved", [{}, {"on_day_off": "next_working_day"}])
+def test_what_fires_is_what_the_preview_says(
+    bench: Bench, holidays: Session, moved: dict[str, str]
+) -> None:
+    """Two instants that meet make one task."""
+    holidays.commit()
+    scheduled(bench, cron="0 7 * * *", calendar="de", now=START, **moved)
     for hours in range(0, 96, 6):
         scheduler(bench).run_once(now=START + timedelta(hours=hours))
     assert [task.fire_at[:10] for task in tasks(bench)] == ["2030-12-23", "2030-12-26"]
 
 
 class TestAChange:
-    def test_of_the_calendars_days_moves_the_next_instant(
-        self, session_of_days_off: Session
-    ) -> None:
-        made(session_of_days_off, starts_at=START + DAY)
-        set_calendar(session_of_days_off, "de", [EVE])
-        schedule = get_schedule(session_of_days_off, "s")
-        assert schedule is not None
+    def test_of_a_calendars_days_moves_the_next(self, holidays: Session) -> None:
+        made(holidays, starts_at=START + DAY)
+        set_calendar(holidays, "de", [EVE])
+        schedule = some(get_schedule(holidays, "s"))
         assert schedule.next_run_at == datetime(2030, 12, 25, 7, tzinfo=UTC)
 
-    def test_of_a_calendar_leaves_an_instant_that_is_due(
-        self, session_of_days_off: Session
-    ) -> None:
-        schedule = made(session_of_days_off)
+    def test_of_a_calendar_leaves_what_is_due(self, holidays: Session) -> None:
+        schedule = made(holidays)
         late = datetime(2030, 12, 24, tzinfo=UTC)
-        rows.recompute_next_fire(session_of_days_off.connection(), "de", now=late)
-        again = get_schedule(session_of_days_off, "s")
-        assert again is not None
+        rows.recompute_next_fire(holidays.connection(), "de", now=late)
+        again = some(get_schedule(holidays, "s"))
         assert again.next_run_at == schedule.next_run_at == datetime(2030, 12, 23, 7, tzinfo=UTC)
 
-    def test_of_the_schedule_adds_and_removes_days_off(self, session_of_days_off: Session) -> None:
-        made(session_of_days_off, calendar=None, retry="5s", headers={"mine": 1})
-        assert days(session_of_days_off) == [23, 24, 25]
-
-        change_schedule(session_of_days_off, "s", calendar="de", on_day_off="next_working_day")
-        assert days(session_of_days_off) == [23, 26, 27]
-        again = change_schedule(session_of_days_off, "s", priority=1)
-        assert again is not None
+    def test_of_the_schedule_adds_and_removes_days_off(self, holidays: Session) -> None:
+        made(holidays, calendar=None, retry="5s", headers={"mine": 1})
+        assert days(holidays) == [23, 24, 25]
+        change_schedule(holidays, "s", calendar="de", on_day_off="next_working_day")
+        assert days(holidays) == [23, 26, 27]
+        again = some(change_schedule(holidays, "s", priority=1))
         assert again.days_off == DaysOff("de", OnDayOff.NEXT_WORKING_DAY)
-        last = change_schedule(session_of_days_off, "s", calendar="")
-
-        assert last is not None
+        last = some(change_schedule(holidays, "s", calendar=""))
         assert last.days_off is None
         assert last.options == '{"retry": "5s", "headers": {"mine": 1}, "max_attempts": 2}'
-        assert days(session_of_days_off) == [23, 24, 25]
+        assert days(holidays) == [23, 24, 25]
 
-    def test_moves_the_next_instant(self, session_of_days_off: Session) -> None:
-        made(session_of_days_off, calendar=None, starts_at=START + DAY)
-        changed = change_schedule(session_of_days_off, "s", calendar="de")
-        assert changed is not None
+    def test_moves_the_next_instant(self, holidays: Session) -> None:
+        made(holidays, calendar=None, starts_at=START + DAY)
+        changed = some(change_schedule(holidays, "s", calendar="de"))
         assert changed.next_run_at == datetime(2030, 12, 26, 7, tzinfo=UTC)
 
-    def test_is_shown_before(self, session_of_days_off: Session) -> None:
-        made(session_of_days_off, calendar=None)
-        shown = preview_change(session_of_days_off, "s", 2, calendar="de")
-        assert shown is not None
+    def test_is_shown_before(self, holidays: Session) -> None:
+        made(holidays, calendar=None)
+        shown = some(preview_change(holidays, "s", 2, calendar="de"))
         assert [at.day for at in shown.instants] == [23, 26]
 
 
-def test_a_preview_of_what_is_not_there_yet_in_days_off(session_of_days_off: Session) -> None:
-    shown = preview(session_of_days_off, 2, cron="0 7 * * *", starts_at=START, calendar="de")
+def test_a_preview_of_what_is_not_there_yet_in_days_off(holidays: Session) -> None:
+    shown = preview(holidays, 2, cron="0 7 * * *", starts_at=START, calendar="de")
     assert [at.day for at in shown.instants] == [23, 26]
 
 
-def test_a_calendar_that_a_schedule_names_stays(session_of_days_off: Session) -> None:
-    made(session_of_days_off)
+def test_a_calendar_that_a_schedule_names_stays(holidays: Session) -> None:
+    made(holidays)
     with pytest.raises(InvalidTaskError, match="is named by schedule s"):
-        remove_calendar(session_of_days_off, "de")
-    change_schedule(session_of_days_off, "s", calendar="")
-    assert remove_calendar(session_of_days_off, "de")
+        remove_calendar(holidays, "de")
+    change_schedule(holidays, "s", calendar="")
+    assert remove_calendar(holidays, "de")
 
 
 @pytest.mark.parametrize(
@@ -429,18 +397,14 @@ def test_a_calendar_that_a_schedule_names_stays(session_of_days_off: Session) ->
         ({"cron": None, "at": datetime(2030, 12, 24, 7, tzinfo=UTC)}, "when never comes"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_days_off(
-    session_of_days_off: Session, options: dict, said: str
-) -> None:
+def test_days_off_refuse_nonsense(holidays: Session, options: dict, said: str) -> None:
     with pytest.raises(InvalidScheduleError, match=said):
-        made(session_of_days_off, **options)
-    assert get_schedule(session_of_days_off, "s") is None
+        made(holidays, **options)
+    assert get_schedule(holidays, "s") is None
 
 
-def test_a_row_that_bypassed_the_checks_is_broken_and_is_mended(
-    bench: Bench, session_of_days_off: Session
-) -> None:
-    session_of_days_off.commit()
+def test_an_unchecked_row_is_broken_then_mended(bench: Bench, holidays: Session) -> None:
+    holidays.commit()
     scheduled(bench, cron="0 7 * * *", calendar="de", on_day_off="skip", now=START)
     bench.sql('UPDATE task_schedule SET options = options || \'{"on_day_off": "x"}\'')
     scheduler(bench).run_once(now=START + DAY)
@@ -450,8 +414,7 @@ def test_a_row_that_bypassed_the_checks_is_broken_and_is_mended(
         "on_day_off is 'x'. Allowed: skip, next_working_day.",
     )
 
-    mended = change_schedule(session_of_days_off, "s", on_day_off="next_working_day")
+    mended = some(change_schedule(holidays, "s", on_day_off="next_working_day"))
 
-    assert mended is not None
     assert (mended.remark, mended.days_off) == (None, DaysOff("de", OnDayOff.NEXT_WORKING_DAY))
     assert mended.next_run_at is not None

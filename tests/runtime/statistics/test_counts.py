@@ -1,12 +1,14 @@
-"""What a process counts, and what it writes: each end once."""
+"""What a process counts, and what it writes: each end once; and what the totals say."""
 
 from __future__ import annotations
 
 import signal
-import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -18,11 +20,14 @@ from tasks_app.domain.handlers.outcomes import Fail, Skip, Snooze
 from tasks_app.domain.statistics import MOST_KEYS, OTHER, CountedOutcome
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.statistics.roll_up import roll_up
+from tasks_app.pool.statistics.totals import totals
 from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.rescuer import Sweeper
 from tasks_app.runtime.statistics import TASK_COUNTS, CountKeeper, CountReport, TaskCounts
 from tests.clock import until
+from tests.pool.test_statistics import KEPT
 from tests.runtime.bench import Bench
 from tests.runtime.labour import PAST
 from tests.runtime.worker.test_supervisor import children, work
@@ -38,8 +43,7 @@ def _nothing_counted() -> Iterator[None]:
 
 
 def parts(bench: Bench) -> dict[tuple[str, CountedOutcome], int]:
-    with bench.engine.begin() as connection:
-        return {(n, CountedOutcome(o)): total for n, o, total in connection.execute(text(PARTS))}
+    return {(name, CountedOutcome(outcome)): total for name, outcome, total in bench.rows(PARTS)}
 
 
 def settle(counts: TaskCounts, one: Settlement, state: State = State.SUCCEEDED) -> None:
@@ -128,8 +132,7 @@ def test_a_child_that_is_killed_loses_an_interval_which_is_healed(bench: Bench) 
     assert sum(parts(bench).values()) <= 300
     # An hour later, all of it is in the counters; tables say so, whatever the parts had.
     hour = bench.sql("SELECT date_trunc('hour', min(finished_at), 'UTC') FROM task_completed")
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     keeper = CountKeeper(bench.settings(), database, "test")
     now = hour
     for _ in range(30):
@@ -150,11 +153,9 @@ def test_threads_lose_nothing() -> None:
         for _ in range(5_000):
             settle(counts, one)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        for _ in range(4):
+            threads.submit(count)
     assert sum(part.number for part in counts.unwritten()) == 20_000
 
 
@@ -229,3 +230,37 @@ def test_one_keeper_a_minute(bench: Bench) -> None:
     assert not other.run_once(now=now + timedelta(seconds=59))
     assert other.run_once(now=now + timedelta(seconds=60))
     database.dispose()
+
+
+FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+
+
+def told(bench: Bench) -> dict[CountedOutcome, int]:
+    """Return the totals once the minute is over."""
+    with bench.engine.begin() as connection:
+        connection.execute(text("UPDATE task_count_part SET at = at - interval '1 hour'"))
+        roll_up(connection, None, KEPT)
+        found = Counter[CountedOutcome]()
+        for each in totals(connection):
+            found[each.outcome] += each.number
+        return found
+
+
+def test_an_id_that_comes_twice_is_counted(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create() for _ in range(3)]
+    bench.execute(ids)
+    bench.execute(ids)
+    assert told(bench) == {CountedOutcome.DONE: 3, CountedOutcome.DUPLICATE: 3}
+
+
+@pytest.mark.parametrize("through", ["the settle of a group", "its own transaction"])
+def test_a_write_of_who_lost_the_lease_is_counted(bench: Bench, through: str) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        if "own" in through:
+            ctx.connection.execute(text("SELECT 1"))
+        bench.sql(FENCE_LOST, id=ctx.task_id)
+
+    bench.execute([bench.create()])
+    assert told(bench) == {CountedOutcome.STALE: 1}

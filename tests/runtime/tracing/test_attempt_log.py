@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.tracing.run_logs import ATTEMPTS, AttemptLog, logger
-from tests.clock import until
+from tests.clock import Clock, until
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
@@ -35,15 +35,11 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == logger.name]
 
 
-def test_a_failed_attempt_is_a_warning_that_says_all_of_it(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_attempt_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.raising(
         ConnectionError("the provider does not answer\nDETAIL: a second line"), retry="1h,1h"
     )
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     (line,) = said(caplog, logging.WARNING)
     assert re.fullmatch(
@@ -54,13 +50,9 @@ def test_a_failed_attempt_is_a_warning_that_says_all_of_it(
     assert said(caplog, logging.ERROR) == []
 
 
-def test_the_last_one_is_an_error_with_the_traceback(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_last_one_is_an_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.raising(ValueError("no such order"), retry="0s,0s")
-    task_id = bench.create()
-
-    bench.drain()
+    task_id = bench.run_one()
 
     assert [line.partition(" failed")[0] for line in said(caplog, logging.WARNING)] == [
         f"task {task_id} (t): attempt 1 of 3",
@@ -103,12 +95,8 @@ def test_each_way_to_an_outcome_is_told_and_counted(
     assert len(said(caplog, logging.WARNING)) == len(said(caplog, logging.ERROR)) == 1
 
 
-def test_rows_of_runs_and_async_handlers_are_counted(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    @bench.handler("t")
-    def together(ctx: Any) -> None:
-        effect(ctx)
+def test_async_and_other_runs_are_counted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.writing("t")
 
     @bench.handler("u")
     async def aside(ctx: Any) -> None:
@@ -121,21 +109,16 @@ def test_rows_of_runs_and_async_handlers_are_counted(
     assert re.fullmatch(r"ran 30 tasks in \d+ s: 30 succeeded, 0 failed, 0 retried", summary)
 
 
-def test_what_was_not_charged_is_not_called_so(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uncharged_is_not_called_charged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.raising(ValueError("later"), on_error={ValueError: "retry_free"}, retry="1h,1h")
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     (line,) = said(caplog, logging.WARNING)
     assert line.startswith(
         f"task {task_id} (t): attempt 1 (0 of 3 charged) failed, again in 60 min "
     )
 
 
-def test_values_of_the_payload_are_in_no_line(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_payloads_values_are_in_no_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Neither by the handler's own words nor by the database's, whose first line may quote one."""
 
     @bench.handler("own")
@@ -157,28 +140,29 @@ def test_values_of_the_payload_are_in_no_line(
     assert "canary" not in caplog.text
 
 
-def test_a_tasks_fields_stand_beside_the_line(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tasks_fields_are_in_its_record(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.raising(ValueError("no"), max_attempts=1)
-    task_id = bench.create()
-    bench.drain()
+    task_id = bench.run_one()
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert (record.task_id, record.task_name, record.attempt) == (task_id, "t", 1)  # type: ignore[attr-defined]
 
 
-@pytest.mark.test_all
-def test_who_was_charged_when_a_child_died_is_said(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def died(
+    bench: Bench, caplog: pytest.LogCaptureFixture, *, tasks: int, running: int
+) -> tuple[list[int], int]:
+    """Let a child die with so many tasks, and be reaped; return the tasks, and its process."""
     caplog.set_level(logging.WARNING)
     bench.succeeding(retry="1h,1h")
-    guilty, *_ = ids = [bench.create() for _ in range(3)]
-    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
-    pid = Mortal(bench.slots, "dead", [tasks[0].run]).kill()
-
+    ids: list[int] = [bench.create() for _ in range(tasks)]
+    claimed = bench.do(claim, ids, claimer(owner="dead"), uuid4())
+    pid = Mortal(bench.slots, "dead", [task.run for task in claimed[:running]]).kill()
     bench.child(start=False).reap()
+    return ids, pid
 
+
+@pytest.mark.test_all
+def test_who_a_dead_child_charged_is_said(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    (guilty, *_), pid = died(bench, caplog, tasks=3, running=1)
     attempt, reaped = [r.getMessage() for r in caplog.records]
     assert attempt.startswith(f"task {guilty} (t): attempt 1 of 3 failed, again in 60 min ")
     assert f": process died: Its process {pid} died while only this task ran in it." in attempt
@@ -189,17 +173,8 @@ def test_who_was_charged_when_a_child_died_is_said(
 
 
 @pytest.mark.test_all
-def test_of_several_suspects_nobody_is_charged(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    bench.succeeding()
-    ids = [bench.create() for _ in range(2)]
-    tasks = bench.do(claim, ids, claimer(owner="dead"), uuid4())
-    pid = Mortal(bench.slots, "dead", [task.run for task in tasks]).kill()
-
-    bench.child(start=False).reap()
-
+def test_several_suspects_are_not_charged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    ids, pid = died(bench, caplog, tasks=2, running=2)
     *attempts, reaped = [r.getMessage() for r in caplog.records]
     assert [line.partition(":")[0] for line in attempts] == [f"task {i} (t)" for i in ids]
     assert all("was lost, not charged" in line for line in attempts)
@@ -214,16 +189,6 @@ def notice(number: int, kind: NoticeKind = NoticeKind.RETRIED, error: str = "Val
         kind, number, "storm", "default", None, 1, 1, timedelta(seconds=5),
         cause=Cause(error, "no", "the frames"), payload="{}", max_attempts=3,
     )  # fmt: skip
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_of_a_storm_the_first_are_said_and_the_others_counted(
@@ -270,9 +235,7 @@ def test_classes_without_number_are_bounded_too(caplog: pytest.LogCaptureFixture
     assert len(caplog.records) < 200
 
 
-def test_a_summary_comes_every_half_minute_and_not_of_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_summary_comes_each_half_minute_if_at_all(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     attempts = AttemptLog(clock)
 
@@ -313,9 +276,7 @@ def test_that_it_listens_costs_successes_nothing() -> None:
     assert not HOOKS.wanted
 
 
-def test_ctx_log_says_of_which_run_a_line_is(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ctx_log_says_which_run_a_line_is(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tasks_app.handlers")
 
     @bench.handler("mail.send")
@@ -323,37 +284,25 @@ def test_ctx_log_says_of_which_run_a_line_is(
         ctx.log.info("sent %s of 100 %%", 7, extra={"shop": "vienna", "task_id": -1})
         ctx.log.warning("rate is 5%")
 
-    task_id = bench.create("mail.send")
-
-    bench.drain()
+    task_id = bench.run_one("mail.send")
 
     one, two = [r for r in caplog.records if r.name == "tasks_app.handlers"]
     prefix = f"task {task_id} (mail.send), attempt 1: "
-    assert (one.getMessage(), two.getMessage()) == (
-        f"{prefix}sent 7 of 100 %",
-        f"{prefix}rate is 5%",
-    )
+    assert one.getMessage() == f"{prefix}sent 7 of 100 %"
+    assert two.getMessage() == f"{prefix}rate is 5%"
     assert (one.shop, one.task_id, one.task_name) == ("vienna", task_id, "mail.send")  # type: ignore[attr-defined]
 
 
-def test_the_prefix_can_be_left_to_a_formatter_of_ones_own(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_formatter_may_add_the_prefix(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tasks_app.handlers")
-
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        ctx.log.info("sent")
-
+    bench.handler()(lambda ctx: ctx.log.info("sent"))
     task_id = bench.create()
     bench.drain(log_prefix=False)
     (record,) = [r for r in caplog.records if r.name == "tasks_app.handlers"]
     assert (record.getMessage(), record.task_id) == ("sent", task_id)  # type: ignore[attr-defined]
 
 
-def test_a_session_of_the_handlers_own_shows_nothing_either(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_own_session_shows_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Its engine does not hide parameters; they stand behind the first line."""
 
     @bench.handler(max_attempts=1)
@@ -362,7 +311,6 @@ def test_a_session_of_the_handlers_own_shows_nothing_either(
             values = {"x": "-".join(["canary"] * 2)}  # its line of code is in the traceback
             session.execute(text("SELECT * FROM nowhere WHERE x = :x"), values)
 
-    bench.create(max_attempts=1)
-    bench.drain()
+    bench.run_one(max_attempts=1)
     assert 'relation "nowhere" does not exist' in caplog.text
     assert "canary-canary" not in caplog.text

@@ -18,6 +18,7 @@ from tasks_app.pool.retention import DayPartition, delete_old, forget_history
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.run_records import LogOfAttempt, keep_lines, read_lines
 from tasks_app.runtime.tracing.run_logs import _TAKER, RunLines
+from tests.factory import some
 from tests.runtime.bench import Bench
 
 ON = {"log_lines": 5}
@@ -25,8 +26,6 @@ shop = logging.getLogger("shop.of.this.test")
 
 
 class Hostile:
-    """Cannot be shown."""
-
     def __str__(self) -> str:
         raise RuntimeError("no")
 
@@ -80,8 +79,7 @@ def test_without_lines_there_is_no_row_and_off_keeps_none(bench: Bench) -> None:
     silent = bench.create()
     bench.drain(**ON)
     shop.warning("outside of any run")
-    spoken = bench.create(payload={"says": True})
-    bench.drain()
+    spoken = bench.run_one(payload={"says": True})
     assert kept(bench, silent) == kept(bench, spoken) == []
     assert bench.sql("SELECT count(*) FROM task_log") == 0
 
@@ -118,8 +116,7 @@ def test_bytes_are_bounded_too() -> None:
         record = logging.LogRecord("x", logging.INFO, "", 0, "ä" * 5_000, (), None)
         lines.add(record)
         lines.add(logging.LogRecord("x", logging.INFO, "", 0, "short", (), None))
-    run = lines.of(1, 1)
-    assert run is not None
+    run = some(lines.of(1, 1))
     assert len(run.lines) < 1_024
     assert lines.cut >= 50
 
@@ -177,19 +174,13 @@ def test_no_line_does_harm(bench: Bench) -> None:
 def test_a_lone_surrogate_can_be_stored(bench: Bench) -> None:
     lines = RunLines(5, 1_024, "")
     lines.add(logging.LogRecord("x", logging.INFO, "", 0, "half a character: \ud800", (), None))
-    run = lines.of(1, 1)
-    assert run is not None
+    run = some(lines.of(1, 1))
     bench.do(keep_lines, [run])
     assert texts(bench, 1) == ["half a character: ?"]
 
 
-def test_a_role_that_may_not_keep_them_runs_its_tasks(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    @bench.handler("t")
-    def handle(ctx: Any) -> None:
-        ctx.log.info("hello")
-
+def test_a_role_without_rights_runs_tasks(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.handler("t")(lambda ctx: ctx.log.info("hello"))
     task_id = bench.create()
     bench.sql("ALTER TABLE task_log RENAME TO task_log_away")
     try:

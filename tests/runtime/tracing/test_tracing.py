@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -97,15 +96,13 @@ def test_many_tasks_share_one_span(bench: Bench, spans: Spans) -> None:
 
 def test_on_every_way_in(bench: Bench, spans: Spans) -> None:
     async def asynchronous() -> list[int]:
-        engine = create_async_engine(bench.url)
-        async with AsyncSession(engine) as session, session.begin():
-            ids = [await acreate_task(session, "t"), *await acreate_tasks(session, [NewTask("t")])]
-        await engine.dispose()
-        return ids
+        async with bench.async_session() as session:
+            many = await acreate_tasks(session, [NewTask("t")])
+            return [await acreate_task(session, "t"), *many]
 
     with request() as span:
         ids = asyncio.run(asynchronous())
-        with psycopg.connect(bench.url.replace("+psycopg", "")) as raw:
+        with psycopg.connect(bench.plain_url) as raw:
             ids += [create_task(raw, "t"), *create_tasks(raw, [NewTask("t")])]
         with TaskBuffer(bench.engine) as buffer:
             buffer.create_task("buffered")
@@ -148,8 +145,7 @@ def test_a_run_goes_on_with_the_trace_of_its_headers(bench: Bench, spans: Spans)
         create_ids.append(create_task(ctx.session, "child"))
 
     create_ids: list[int] = []
-    task_id = bench.create("traced", headers={"traceparent": GIVEN})
-    bench.execute([task_id])
+    task_id = bench.execute_one("traced", headers={"traceparent": GIVEN})
 
     claim, run, settle = (spans.one(each) for each in ("claim", "run", "settle"))
     assert {s.context.trace_id for s in (claim, run, settle)} == {TRACE}

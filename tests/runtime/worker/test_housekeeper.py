@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.engine import make_url
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
 from tasks_app.pool.schema import migrate
 from tests.clock import until
-from tests.factory import do
+from tests.factory import do, some
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import Refusals
 from tests.tiers import starts_processes
@@ -114,11 +112,7 @@ def test_outcomes_are_written_while_a_slow_task_runs(bench: Bench) -> None:
 
 def test_an_unknown_handler_starts_only_when_earlier_outcomes_are_written(bench: Bench) -> None:
     bench.succeeding("fast")
-
-    @bench.handler("unknown")
-    def unknown(ctx: Any) -> None:
-        bench.runs.append(bench.states(before))
-
+    bench.handler("unknown")(lambda ctx: bench.runs.append(bench.states(before)))
     before = [bench.create("fast") for _ in range(3)]
     bench.execute([*before, bench.create("unknown")], flush_after=60)
     assert bench.runs[-1] == ["SUCCEEDED"] * 3
@@ -201,9 +195,7 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     thread = running_elsewhere(bench, [task_id], lease=0.6)
     until(lambda: bench.runs)
     bench.do(cancel_task, task_id)
-
     thread.join(10)
-
     assert (bench.state(task_id), bench.runs) == ("CANCELLED", [1])
 
 
@@ -270,10 +262,7 @@ def test_a_child_that_stops_waits_a_little_for_a_row_that_somebody_holds(bench: 
 
 
 def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        child.inflight.stop()
-
+    bench.handler()(lambda ctx: child.inflight.stop())
     ids = [bench.create() for _ in range(5)]
     child = bench.child()
     child.execute(ids)
@@ -286,10 +275,8 @@ def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> Non
 def test_a_claim_whose_reply_is_lost_is_given_back_uncharged(bench: Bench) -> None:
     bench.succeeding()
     task_id = bench.create()
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
-        proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
-        child = bench.child(url=proxied, start=False)
+    with bench.proxy() as (proxy, url):
+        child = bench.child(url=url, start=False)
         proxy.lose_reply_to(b"UPDATE task_pending p\n    SET state = 'RUNNING'")
 
         child.execute([task_id])
@@ -319,9 +306,7 @@ def own_database(bench: Bench, tmp_path: Path) -> Iterator[Postgres]:
 
 
 @pytest.mark.test_all
-def test_an_outage_of_the_database_delays_outcomes_and_loses_none(
-    bench: Bench, own_database: Postgres
-) -> None:
+def test_an_outage_delays_outcomes_and_loses_none(bench: Bench, own_database: Postgres) -> None:
     """Its outcome and the give-back of its neighbours wait for the database."""
     slow = Slow(bench)
     bench.succeeding("fast")
@@ -376,9 +361,8 @@ def test_a_child_asks_a_database_that_is_away_at_most_twice_a_second(bench: Benc
         proxy.cut()
 
     task_id = bench.create()
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
-        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+    with bench.proxy() as (proxy, url):
+        child = bench.child(url=url)
         thread = bench.beside(child.execute, [task_id])
         until(lambda: proxy.refused)
         began, before = time.monotonic(), proxy.refused
@@ -418,8 +402,7 @@ def test_who_was_answered_does_not_wait_any_more(bench: Bench, refusals: Refusal
     child.executor.fetcher.claim([first, second])
 
     def run() -> None:
-        run = child.inflight.start_next()
-        assert run is not None
+        run = some(child.inflight.start_next())
         child.inflight.collect(settle_return(run.task, None, 1, run.since))
 
     run()

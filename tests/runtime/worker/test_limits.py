@@ -15,7 +15,6 @@ from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime import scoreboard
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.worker import supervisor
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
@@ -107,9 +106,7 @@ def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
 
 
 @pytest.mark.test_all
-def test_a_command_that_somebodys_lock_holds_up_is_carried_out_later(
-    bench: Bench, mailbox: Mailbox
-) -> None:
+def test_a_command_that_a_lock_holds_up_comes_later(bench: Bench, mailbox: Mailbox) -> None:
     task_id = bench.create("later", delay="1h")
     child = bench.child()
     with bench.engine.begin() as connection:
@@ -149,8 +146,7 @@ def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
 
 
 def reap(bench: Bench) -> None:
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
+    database = bench.database()
     Reaper(database, bench.slots, bench.registry, bench.settings()).reap_dead()
 
 

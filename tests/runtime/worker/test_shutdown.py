@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, text
-from sqlalchemy.engine import make_url
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app.runtime.worker.child import Child
 from tests.clock import until
-from tests.runtime.bench import Bench, effect
+from tests.runtime.bench import EFFECT, Bench, effect
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how one ends here: see ``ended``
@@ -24,15 +22,22 @@ pytestmark = pytest.mark.filterwarnings(
 class Held:
     """A handler that leaves an effect and runs until the test lets it go, whatever is raised."""
 
-    def __init__(self, bench: Bench, name: str = "held", **options: Any) -> None:
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
         self.started = threading.Event()
         self.go_on = bench.event()
 
-        @bench.handler(name, **options)
+        @bench.handler("held")
         def held(ctx: Any) -> None:
             effect(ctx)
             self.started.set()
             assert self.go_on.wait(30)
+
+    def run(self, ids: list[int], **options: Any) -> None:
+        """Let a child carry out a message in a thread, and wait until the handler runs."""
+        self.ids, self.task_id = ids, ids[0]
+        self.child, self.thread = carried_out(self.bench, ids, **options)
+        assert self.started.wait(10)
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +54,17 @@ def ended(bench: Bench) -> threading.Event:
     return ended
 
 
-def running(bench: Bench, ids: list[int], **options: Any) -> tuple:
+def carried_out(bench: Bench, ids: list[int], **options: Any) -> tuple[Child, threading.Thread]:
     """A child that carries out a message in a thread."""
     child = bench.child(**options)
     return child, bench.beside(child.execute, ids)
+
+
+def running(bench: Bench, *behind: str, **options: Any) -> Held:
+    """Such a handler, at work; others of its message wait behind it."""
+    held = Held(bench)
+    held.run([bench.create(name) for name in ("held", *behind)], **options)
+    return held
 
 
 @pytest.mark.test_all
@@ -75,49 +87,38 @@ def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: 
 def test_claims_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None:
     held = Held(bench)
     first, rest = bench.create("held"), [bench.create("held") for _ in range(14)]
-    _, thread = running(bench, [first, *rest])
-    assert held.started.wait(10)
-
+    held.run([first, *rest])
     bench.slots.drain()
-
     until(lambda: bench.states(rest) == ["PENDING"] * 14)
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
     assert bench.state(first) == "RUNNING"
     held.go_on.set()
-    thread.join(10)
+    held.thread.join(10)
     assert (bench.state(first), bench.effects(first)) == ("SUCCEEDED", 1)
 
 
 def test_the_lease_is_renewed_while_it_drains(bench: Bench) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    running(bench, [task_id], lease=0.6)
-    assert held.started.wait(10)
+    held = running(bench, lease=0.6)
     bench.slots.drain()
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
-    first = bench.task(task_id).lease_until
+    first = bench.task(held.task_id).lease_until
     until(lambda: bench.sql("SELECT now() > CAST(:at AS timestamptz)", at=first))
     assert bench.sql("SELECT lease_until > now() FROM task_pending")
 
 
-def test_what_is_let_go_runs_elsewhere_and_writes_nothing_here(
-    bench: Bench, ended: threading.Event
-) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    _, thread = running(bench, [task_id])
-    assert held.started.wait(10)
+def test_what_is_let_go_writes_nothing_here(bench: Bench, ended: threading.Event) -> None:
+    held = running(bench)
 
     bench.slots.leave()
 
     assert ended.wait(10)
-    task = bench.task(task_id)
+    task = bench.task(held.task_id)
     assert (task.state, task.attempt, task.failures, task.crashes) == ("PENDING", 1, 0, 0)
     assert bench.slots.occupied() == []
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
     held.go_on.set()
-    thread.join(10)
-    assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
+    held.thread.join(10)
+    assert (bench.state(held.task_id), bench.effects(held.task_id)) == ("PENDING", 0)
     assert bench.slots.occupied() == []
 
 
@@ -128,16 +129,13 @@ def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Eve
     @bench.handler("async")
     async def waits(ctx: Any) -> None:
         aboard.append(ctx.task_id)
-        await ctx.session.execute(
-            text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id}
-        )
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
         while not go_on.is_set():
             await asyncio.sleep(0.01)
 
     held = Held(bench)
     ids = [*(bench.create("async") for _ in range(5)), bench.create("held")]
-    _, thread = running(bench, ids)
-    assert held.started.wait(10)
+    held.run(ids)
     until(lambda: len(aboard) == 5)
 
     bench.slots.leave()
@@ -147,7 +145,7 @@ def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Eve
     assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
     held.go_on.set()
     go_on.set()
-    thread.join(10)
+    held.thread.join(10)
     assert bench.states(ids) == ["PENDING"] * 6
     assert bench.sql("SELECT count(*) FROM effect") == 0
 
@@ -168,17 +166,12 @@ def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threa
     assert bench.states([quick, slow]) == ["SUCCEEDED", "PENDING"]
 
 
-def test_a_task_that_was_to_be_cancelled_does_not_come_back(
-    bench: Bench, ended: threading.Event
-) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    running(bench, [task_id])
-    assert held.started.wait(10)
+def test_a_task_to_be_cancelled_does_not_return(bench: Bench, ended: threading.Event) -> None:
+    held = running(bench)
     bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
     bench.slots.leave()
     assert ended.wait(10)
-    assert bench.state(task_id) == "CANCELLED"
+    assert bench.state(held.task_id) == "CANCELLED"
 
 
 def test_a_commit_in_progress_is_waited_for(
@@ -207,7 +200,7 @@ def test_a_commit_in_progress_is_waited_for(
     task_id = bench.create()
     # The commit goes on when it is waited for.
     bench.tuning["shutdown.sleep"] = lambda _seconds: go_on.set()
-    _, thread = running(bench, [task_id])
+    _, thread = carried_out(bench, [task_id])
     assert commits.wait(10)
 
     bench.slots.leave()
@@ -255,7 +248,7 @@ def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
     with bench.engine.connect() as holder:
         if settled:
             stuck_in_its_outcome(bench, holder)
-        _, thread = running(bench, [task_id])
+        _, thread = carried_out(bench, [task_id])
         until(lambda: stuck.is_set() or bench.sql(WAITS))
 
         bench.slots.leave()
@@ -269,13 +262,10 @@ def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
 
 
 def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Event) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    running(bench, [task_id], stop_grace="300ms")
-    assert held.started.wait(10)
+    held = running(bench, stop_grace="300ms")
     bench.slots.drain()
     assert ended.wait(10)
-    assert bench.state(task_id) == "PENDING"
+    assert bench.state(held.task_id) == "PENDING"
 
 
 def ask(child: Child) -> None:
@@ -284,86 +274,57 @@ def ask(child: Child) -> None:
 
 
 def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Event) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    child, _ = running(bench, [task_id])
-    assert held.started.wait(10)
-    ask(child)
+    held = running(bench)
+    ask(held.child)
     assert ended.wait(10)
-    task = bench.task(task_id)
+    task = bench.task(held.task_id)
     assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 1)
-    assert [line.kind for line in bench.attempts(task_id)] == ["interrupted"]
+    assert [line.kind for line in bench.attempts(held.task_id)] == ["interrupted"]
 
 
-def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
-    bench: Bench, ended: threading.Event
-) -> None:
-    held = Held(bench)
+def test_neighbours_of_a_signalled_task_are_uncharged(bench: Bench, ended: threading.Event) -> None:
     bench.succeeding("next")
-    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
-    child, _ = running(bench, ids, give_back_after="1h")
-    assert held.started.wait(10)
-    ask(child)
+    held = running(bench, *["next"] * 15, give_back_after="1h")
+    ask(held.child)
     assert ended.wait(10)
-    assert bench.states(ids) == ["PENDING"] * 16
-    assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
+    assert bench.states(held.ids) == ["PENDING"] * 16
+    assert [bench.task(task_id).crashes for task_id in held.ids] == [1] + [0] * 15
 
 
 @pytest.mark.test_all
-def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_what_ends_soon_is_kept_and_nothing_starts(bench: Bench, ended: threading.Event) -> None:
     """Else the housekeeper would let go of a task that came later, and count a crash for it."""
-    held = Held(bench)
     bench.succeeding("next")
-    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
-    child, _ = running(bench, ids)
-    assert held.started.wait(10)
-
-    child.inflight.stop_requested_at = time.monotonic()
+    held = running(bench, *["next"] * 15)
+    held.child.inflight.stop_requested_at = time.monotonic()
     held.go_on.set()
-
     assert ended.wait(10)
-    assert bench.states(ids) == ["SUCCEEDED"] + ["PENDING"] * 15
-    assert [bench.task(task_id).crashes for task_id in ids] == [0] * 16
+    assert bench.states(held.ids) == ["SUCCEEDED"] + ["PENDING"] * 15
+    assert [bench.task(task_id).crashes for task_id in held.ids] == [0] * 16
 
 
-def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
-    bench: Bench, ended: threading.Event
-) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    child, _ = running(bench, [task_id], max_crashes=1)
-    assert held.started.wait(10)
-    ask(child)
+def test_who_signals_its_own_child_always_fails(bench: Bench, ended: threading.Event) -> None:
+    held = running(bench, max_crashes=1)
+    ask(held.child)
     assert ended.wait(10)
-    assert bench.state(task_id) == "FAILED"
-    assert (bench.task(task_id).error or "").startswith("interrupted: A signal ended its process")
+    assert bench.state(held.task_id) == "FAILED"
+    assert bench.error(held.task_id).startswith("interrupted: A signal ended its process")
 
 
-def test_a_signal_to_the_whole_group_lets_the_parent_decide(
-    bench: Bench, ended: threading.Event
-) -> None:
-    held = Held(bench)
-    task_id = bench.create("held")
-    child, thread = running(bench, [task_id])
-    assert held.started.wait(10)
-
+def test_a_signal_to_the_group_is_for_the_parent(bench: Bench, ended: threading.Event) -> None:
+    held = running(bench)
     bench.slots.drain()
-    ask(child)
+    ask(held.child)
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
-
-    assert not child.shutdown.due
+    assert not held.child.shutdown.due
     held.go_on.set()
-    thread.join(10)
-    assert bench.state(task_id) == "SUCCEEDED"
+    held.thread.join(10)
+    assert bench.state(held.task_id) == "SUCCEEDED"
     assert not ended.is_set()
 
 
 @pytest.mark.test_all
-def test_an_idle_child_is_not_ended_by_its_housekeeper(
-    bench: Bench, ended: threading.Event
-) -> None:
+def test_no_idle_child_is_ended_by_its_housekeeper(bench: Bench, ended: threading.Event) -> None:
     child = bench.child()
     bench.slots.leave()
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
@@ -377,8 +338,7 @@ def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, once: bool
 ) -> None:
     monkeypatch.setattr("tasks_app.runtime.execution.settler.LAST_PATIENCE_S", 0.3)
-    url = make_url(bench.url)
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+    with bench.proxy() as (proxy, url):
 
         @bench.handler(at_most_once=once)
         def h(ctx: Any) -> None:
@@ -387,8 +347,7 @@ def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
             bench.slots.drain()
 
         task_id = bench.create()
-        proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
-        child, thread = running(bench, [task_id], url=proxied)
+        child, thread = carried_out(bench, [task_id], url=url)
 
         thread.join(20)
         child.stop()
@@ -401,10 +360,7 @@ def test_the_end_comes_although_the_database_does_not_answer(
     bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks_app.runtime.worker.shutdown.LONGEST_LEAVE_S", 0.3)
-    held = Held(bench)
-    task_id = bench.create("held")
-    child, _ = running(bench, [task_id])
-    assert held.started.wait(10)
+    held = running(bench)
     stuck, go_on = threading.Event(), bench.event()
 
     def write(connection: Any) -> None:
@@ -413,7 +369,7 @@ def test_the_end_comes_although_the_database_does_not_answer(
         go_on.wait(20)
 
     bench.slots.leave()
-    child.inflight.write_later(write)
+    held.child.inflight.write_later(write)
 
     assert ended.wait(10)
     go_on.set()

@@ -9,9 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.engine import make_url
 
-from dev.torture.fault_proxy import FaultProxy
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
@@ -31,8 +29,7 @@ def test_a_drain_ends_when_nothing_is_due(bench: Bench) -> None:
     bench.succeeding()
     due = [bench.create() for _ in range(25)]
     later = bench.create(delay="1h")
-    unknown = bench.create("nobody.knows")
-    bench.drain()
+    unknown = bench.run_one("nobody.knows")
     assert bench.states(due) == ["SUCCEEDED"] * 25
     assert bench.states([later, unknown]) == ["PENDING", "PENDING"]
 
@@ -45,8 +42,7 @@ def test_a_drain_runs_what_its_own_tasks_create(bench: Bench) -> None:
         if payload["left"]:
             create_task(ctx.session, "t", {"left": payload["left"] - 1})
 
-    bench.create(payload={"left": 5})
-    bench.drain()
+    bench.run_one(payload={"left": 5})
     assert bench.sql("SELECT count(*) FROM task_completed") == 6
 
 
@@ -61,9 +57,7 @@ def test_a_drain_runs_what_it_has_rescued(bench: Bench) -> None:
     assert bench.states(vanished) == ["SUCCEEDED"] * 9
 
 
-def test_a_drain_waits_for_what_it_gave_back_for_a_while(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_waits_for_what_it_gave_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that has to run alone is turned away while another one runs on and on."""
     monkeypatch.setattr(in_flight, "EXCLUSIVE_WAIT", timedelta(seconds=0.5))
     bench.succeeding()
@@ -96,8 +90,7 @@ def test_tasks_run_in_order_of_priority_then_age(bench: Bench) -> None:
 def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
     bench.succeeding()
     disabled = bench.create(enabled=False)
-    unknown = bench.create("nobody.knows")
-    bench.drain()
+    unknown = bench.run_one("nobody.knows")
     assert bench.states([disabled, unknown]) == ["SKIPPED", "PENDING"]
     assert bench.task(unknown).parked == (
         "no live worker of this queue has a handler named nobody.knows"
@@ -183,42 +176,6 @@ def test_a_child_that_has_just_got_a_task_does_not_rest(bench: Bench) -> None:
 
 
 @pytest.mark.test_all
-def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
-    together = threading.Barrier(4)
-
-    @bench.handler()
-    def h(ctx: Any) -> str:
-        together.wait(10)
-        return threading.current_thread().name
-
-    ids = [bench.create() for _ in range(8)]
-    bench.drain(concurrency=4)
-    assert bench.states(ids) == ["SUCCEEDED"] * 8
-    assert len({bench.task(i).result for i in ids}) == 4
-
-
-def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(bench: Bench) -> None:
-    @bench.handler("limited", timeout="200ms", max_attempts=1)
-    def limited(ctx: Any) -> str:
-        if ctx.task_id == over:
-            until(lambda: False, 5)
-        return threading.current_thread().name
-
-    bench.succeeding("free")
-    ids = [bench.create("limited") for _ in range(3)]
-    over = bench.create("limited")
-    free = [bench.create("free") for _ in range(10)]
-
-    bench.drain(concurrency=3)
-
-    main = threading.current_thread().name
-    assert [bench.task(i).result for i in ids] == [main] * 3
-    assert bench.state(over) == "FAILED"
-    assert "HandlerTimeoutError" in (bench.task(over).error or "")
-    assert bench.states(free) == ["SUCCEEDED"] * 10
-
-
-@pytest.mark.test_all
 def test_async_handlers_run_in_every_thread(bench: Bench) -> None:
     @bench.handler()
     async def h(ctx: Any) -> int:
@@ -244,12 +201,10 @@ def test_an_exit_in_a_runner_thread_does_not_end_the_runner(bench: Bench) -> Non
 @pytest.mark.test_all
 def test_a_drain_does_not_take_silence_for_emptiness(bench: Bench) -> None:
     """Interleaving: the database goes away just when the last look would find the rest."""
-    url = make_url(bench.url)
     bench.succeeding()
-    with FaultProxy((url.host or "", url.port or 0)) as proxy:
-        proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
+    with bench.proxy() as (proxy, url):
         proxy.refusing = True
-        work = bench.work(url=proxied)
+        work = bench.work(url=url)
         ids = [bench.create() for _ in range(3)]
         thread = bench.beside(lambda: work.run(drain=True))
         refused = proxy.refused
@@ -286,10 +241,7 @@ def test_work_stops_after_the_running_task_and_gives_the_rest_back(bench: Bench)
 
 @pytest.mark.test_all
 def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        bench.runs.append(ctx.task_id)
-
+    bench.handler()(lambda ctx: bench.runs.append(ctx.task_id))
     ids = [bench.create() for _ in range(300)]
     workers = [bench.work(concurrency=2) for _ in range(2)]
     began = time.monotonic()
@@ -303,9 +255,7 @@ def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) 
 @pytest.mark.parametrize(
     "options", [{"order_key": "k"}, {"limit_key": "l"}, {"order_key": "k", "limit_key": "l"}]
 )
-def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
-    bench: Bench, options: dict[str, Any]
-) -> None:
+def test_who_waits_behind_a_run_starts_at_its_end(bench: Bench, options: dict[str, Any]) -> None:
     bench.succeeding()
     bench.do(set_limit, Limit(GateKind.KEY, "l", 1))
     ids = [bench.create(**options) for _ in range(20)]

@@ -88,9 +88,7 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
     until(lambda: second in memory.ids(), 10)
 
 
-def test_its_first_look_comes_when_the_scan_can_see_its_child(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_looks_when_its_child_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise that scan publishes nothing for this child, and the next is a whole look later."""
     child, order = bench.child(), []
     known, wait = child.housekeeper.renewer.known, child.housekeeper.renewer.known.wait
@@ -145,9 +143,7 @@ def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoin
     assert len(looks) <= 6  # not one for each twentieth of a second
 
 
-def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
-    bench: Bench, appoint
-) -> None:
+def test_it_says_that_it_starves_when_a_task_is_due_for_long(bench: Bench, appoint) -> None:
     child, _ = appoint(scan_interval=0.05)
     task = bench.create()
     until(lambda: starving(bench.slots))
@@ -155,9 +151,7 @@ def test_it_says_that_it_starves_when_a_task_is_due_for_long_and_nobody_came(
     until(lambda: not starving(bench.slots))
 
 
-def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
-    bench: Bench, appoint
-) -> None:
+def test_it_does_not_starve_while_another_worker_runs_tasks(bench: Bench, appoint) -> None:
     appoint(scan_interval=0.05)
     task = bench.create()
     until(lambda: starving(bench.slots))
@@ -171,9 +165,7 @@ def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
 
 
 @pytest.mark.parametrize("change", ["refused", "unknown", "held back"])
-def test_it_does_not_starve_for_what_no_message_could_bring(
-    bench: Bench, appoint, change: str
-) -> None:
+def test_it_does_not_starve_for_what_is_not_sent(bench: Bench, appoint, change: str) -> None:
     child, memory = appoint(scan_interval=0.05)
     if change == "refused":
         memory.error, memory.refuse_after = RefusedError, 0
@@ -298,7 +290,6 @@ LIVE = "SELECT count(*) FROM task_worker"
 
 
 def children(parent: subprocess.Popen) -> list[psutil.Process]:
-    """Return its children."""
     return psutil.Process(parent.pid).children()
 
 
