@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.tasks.error_text import fingerprint_of, traits_of
 from tasks_app.domain.tasks.run import Cause
@@ -138,13 +138,6 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
 MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
 
 
-class Sighting(NamedTuple):
-    fingerprint: str
-    kind: str
-    names: list[str]
-    queues: list[str]
-
-
 # One probe for each cause: this runs every few seconds, with an error pool of any size.
 _CAUSES = f"""
     WITH RECURSIVE cause AS (
@@ -179,7 +172,8 @@ _ENTER = text(f"""
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
     ON CONFLICT DO NOTHING""")
 _LATE = text(f"""
-    SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
+    SELECT encode(f.fingerprint, 'hex') AS fingerprint, f.kind, w.names, w.queues
+    FROM {FINGERPRINT} f
     CROSS JOIN LATERAL (
         SELECT coalesce(array_agg(DISTINCT e.name), '{{}}') AS names,
             coalesce(array_agg(DISTINCT e.queue), '{{}}') AS queues
@@ -212,10 +206,10 @@ def record_new_causes(
 
 def new_causes(
     connection: Connection, fingerprints: list[str], within: timedelta
-) -> list[Sighting]:
+) -> Sequence[Row[Any]]:
     """Return those that were first seen within this time, oldest first."""
     values = {"fingerprints": fingerprints, "within": within}
-    return [Sighting(*row) for row in connection.execute(_LATE, values)]
+    return connection.execute(_LATE, values).all()
 
 
 def mark_cause(
