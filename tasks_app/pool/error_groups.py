@@ -136,6 +136,7 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
 
 
 MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
+MOST_NEW = 1_000  # causes that are recorded at once
 
 
 # One probe for each cause: this runs every few seconds, with an error pool of any size.
@@ -155,7 +156,7 @@ _NEW = {
     FROM (
         SELECT c.fingerprint FROM cause c WHERE c.fingerprint IS NOT NULL
           AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = c.fingerprint)
-        ORDER BY c.fingerprint LIMIT :most) AS n
+        ORDER BY c.fingerprint LIMIT {MOST_NEW}) AS n
     CROSS JOIN LATERAL (
         SELECT e.finished_at AS first_at FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
         ORDER BY e.fingerprint DESC, e.finished_at LIMIT 1) AS f
@@ -190,11 +191,9 @@ _UNMARK = text(f"""
     WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL""")
 
 
-def record_new_causes(
-    connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
-) -> list[str]:
+def record_new_causes(connection: Connection, fingerprint: str | None = None) -> list[str]:
     """Record causes that failed for the first time, with their traits; return the fingerprints."""
-    values = {"most": most} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+    values = {} if fingerprint is None else {"fingerprint": fingerprint}
     rows = connection.execute(_NEW[fingerprint is not None], values).all()
     for row in rows:
         kind, _, message = (row.error or "").partition(": ")
