@@ -175,10 +175,6 @@ def long_runs(connection: Connection, longer: timedelta) -> Sequence[Row[Any]]:
     return connection.execute(query, {"longer": longer, "now": None}).all()
 
 
-def queues_in_use(connection: Connection) -> set[str]:
-    return set(connection.execute(text(QUEUES)).scalars())
-
-
 def due_tasks_left(
     connection: Connection, queues: Sequence[str], since: datetime
 ) -> Sequence[Row[Any]]:
