@@ -221,8 +221,7 @@ def run_reduce(job: Job, step: Step, ctx: TaskContext, payload: dict[str, Any]) 
     parts = partition_runs.results(connection, batch.id, step.name, Status.COMPLETED)
     result = step.reduce(_context(job, step, ctx, batch), parts)
     ctx.session.flush()
-    connection = ctx.session.connection()
-    locked = _instance_of(connection, instances.lock, payload, StepStatus.REDUCING)
+    locked = _instance_of(ctx.session.connection(), instances.lock, payload, StepStatus.REDUCING)
     JobProgress(job, ctx.session, locked).carry_out(step, Move.COMPLETE, result=result)
     return result
 

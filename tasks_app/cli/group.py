@@ -67,7 +67,7 @@ SECTIONS = {
     },
     "Schedules": {
         "schedules": "schedules:schedules",
-        "db-scheduler": "db_scheduler:db_scheduler",
+        "db-scheduler": "schedules:db_scheduler",
     },
     "Batch jobs": {"batch": "batch:batch"},
     "Operate": {

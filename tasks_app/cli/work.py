@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -216,7 +215,7 @@ def unrunnable_tasks(
     for each in due_tasks_left(connection, queues, since):
         status = stopped.get(each.queue) or stopped.get(EVERY_QUEUE)
         why = f"the queue is {status}" if status else each.parked or reason
-        found.append({**asdict(each), "why": why.rstrip(".")})
+        found.append({**each._asdict(), "why": why.rstrip(".")})
     return found
 
 

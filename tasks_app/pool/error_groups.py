@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.tasks.error_text import fingerprint_of, traits_of
 from tasks_app.domain.tasks.run import Cause
@@ -136,13 +136,7 @@ def _hours(connection: Connection, fingerprints: list[str], now: datetime) -> di
 
 
 MOST_LOOKED_AT = 100  # tasks of a new cause, for its names and queues
-
-
-class Sighting(NamedTuple):
-    fingerprint: str
-    kind: str
-    names: list[str]
-    queues: list[str]
+MOST_NEW = 1_000  # causes that are recorded at once
 
 
 # One probe for each cause: this runs every few seconds, with an error pool of any size.
@@ -162,7 +156,7 @@ _NEW = {
     FROM (
         SELECT c.fingerprint FROM cause c WHERE c.fingerprint IS NOT NULL
           AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = c.fingerprint)
-        ORDER BY c.fingerprint LIMIT :most) AS n
+        ORDER BY c.fingerprint LIMIT {MOST_NEW}) AS n
     CROSS JOIN LATERAL (
         SELECT e.finished_at AS first_at FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
         ORDER BY e.fingerprint DESC, e.finished_at LIMIT 1) AS f
@@ -179,7 +173,8 @@ _ENTER = text(f"""
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
     ON CONFLICT DO NOTHING""")
 _LATE = text(f"""
-    SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
+    SELECT encode(f.fingerprint, 'hex') AS fingerprint, f.kind, w.names, w.queues
+    FROM {FINGERPRINT} f
     CROSS JOIN LATERAL (
         SELECT coalesce(array_agg(DISTINCT e.name), '{{}}') AS names,
             coalesce(array_agg(DISTINCT e.queue), '{{}}') AS queues
@@ -196,11 +191,9 @@ _UNMARK = text(f"""
     WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL""")
 
 
-def record_new_causes(
-    connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
-) -> list[str]:
+def record_new_causes(connection: Connection, fingerprint: str | None = None) -> list[str]:
     """Record causes that failed for the first time, with their traits; return the fingerprints."""
-    values = {"most": most} | ({} if fingerprint is None else {"fingerprint": fingerprint})
+    values = {} if fingerprint is None else {"fingerprint": fingerprint}
     rows = connection.execute(_NEW[fingerprint is not None], values).all()
     for row in rows:
         kind, _, message = (row.error or "").partition(": ")
@@ -212,10 +205,10 @@ def record_new_causes(
 
 def new_causes(
     connection: Connection, fingerprints: list[str], within: timedelta
-) -> list[Sighting]:
+) -> Sequence[Row[Any]]:
     """Return those that were first seen within this time, oldest first."""
     values = {"fingerprints": fingerprints, "within": within}
-    return [Sighting(*row) for row in connection.execute(_LATE, values)]
+    return connection.execute(_LATE, values).all()
 
 
 def mark_cause(

@@ -123,12 +123,12 @@ def admits_by_id(event: Event) -> str:
     return f"p.state NOT IN ({quoted(*others)})"
 
 
-def has_pending(queue: str, after: str = "'-infinity'") -> str:
-    """Return the condition that the queue has a PENDING row: one probe if it is idle, not ten."""
+def has_pending(after: str) -> str:
+    """Return the condition that ``q.queue`` has a PENDING row: one probe if it is idle, not ten."""
     # Index entries up to ``after``, which may all be dead, are skipped. The planner might turn an
     # EXISTS into a join, based on two guessed sizes.
     return f"""(
-        SELECT true FROM {PENDING} e WHERE e.queue = {queue} AND e.state = '{State.PENDING}'
+        SELECT true FROM {PENDING} e WHERE e.queue = q.queue AND e.state = '{State.PENDING}'
           AND e.scan_at > {after}
         ORDER BY e.priority LIMIT 1)"""
 
@@ -137,13 +137,12 @@ def quoted(*states: State) -> str:
     return ", ".join(f"'{state}'" for state in states)
 
 
-def group_of(alias: str) -> str:
-    """Return the group of a row of the view ALL, which lacks this column."""
-    return f"""CASE {alias}.pool
-        WHEN 'pending' THEN (SELECT g.batch_id FROM {PENDING} g WHERE g.id = {alias}.id)
-        WHEN 'error' THEN (SELECT g.batch_id FROM {ERROR} g WHERE g.id = {alias}.id)
+GROUP_OF_ROW = f"""CASE t.pool
+        WHEN 'pending' THEN (SELECT g.batch_id FROM {PENDING} g WHERE g.id = t.id)
+        WHEN 'error' THEN (SELECT g.batch_id FROM {ERROR} g WHERE g.id = t.id)
         ELSE (SELECT g.batch_id FROM {COMPLETED} g
-              WHERE g.id = {alias}.id AND g.finished_at = {alias}.finished_at) END"""
+              WHERE g.id = t.id AND g.finished_at = t.finished_at) END"""
+"""The group of the row ``t`` of the view ALL, which lacks this column."""
 
 
 _DATABASE_TIME = text(f"SELECT CAST(EXTRACT(EPOCH FROM {NOW}) AS float)")

@@ -18,10 +18,10 @@ from tasks_app.pool.tables import (
     EXTEND,
     GROUP,
     GROUP_IDS,
+    GROUP_OF_ROW,
     NOW,
     PENDING,
     Clock,
-    group_of,
     quoted,
 )
 
@@ -173,7 +173,7 @@ _ENDED = text(f"""
 NEWEST = 100_000  # groups among which future callbacks are found
 _OF_TASK = text(f"""
     WITH task AS MATERIALIZED (
-        SELECT {group_of("t")} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
+        SELECT {GROUP_OF_ROW} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
             THEN CAST(t.headers ->> 'group_id' AS bigint) END AS told
         FROM {ALL} t WHERE t.id = :id LIMIT 1)
     SELECT {_COLUMNS}, g.callback_id IS NOT DISTINCT FROM :id AS calls
@@ -267,11 +267,9 @@ def count_members(
 LOCKED = "(SELECT count(*) FROM own) >= 0"  # always true: it locks the groups before what follows
 
 
-def skip_locked_groups(source: str) -> str:
-    """Return CTEs; ``held`` has the rows of ``source`` whose group no other transaction locks."""
-    wanted = f"SELECT batch_id FROM {source} WHERE batch_id IS NOT NULL AND {ENDS}"
-    return f"""
-    wanted AS MATERIALIZED (SELECT array_agg(w.batch_id) AS ids FROM ({wanted}) AS w),
+SKIP_LOCKED_GROUPS = f"""
+    wanted AS MATERIALIZED (SELECT array_agg(w.batch_id) AS ids FROM (
+        SELECT batch_id FROM locked WHERE batch_id IS NOT NULL AND {ENDS}) AS w),
     own AS MATERIALIZED (
         SELECT g.id FROM {GROUP} g WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_OPEN}
         ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED),
@@ -280,9 +278,10 @@ def skip_locked_groups(source: str) -> str:
         WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_OPEN}
           AND g.id <> ALL (ARRAY(SELECT id FROM own))),
     held AS NOT MATERIALIZED (
-        SELECT * FROM {source}
+        SELECT * FROM locked
         WHERE NOT ({ENDS}) OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)
     """
+"""CTEs; ``held`` has the rows of ``locked`` whose group no other transaction locks."""
 
 
 _PRUNE = text(f"""

@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from tasks_app.batch.files import segments as reader_module
-from tasks_app.batch.files.records import Record
-from tasks_app.batch.files.segments import FileReader, SegmentReader, body_of, file_of, verify
+from tasks_app.batch.files.segments import (
+    FileRow,
+    SegmentReader,
+    Unreadable,
+    body_of,
+    file_of,
+    verify,
+)
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
@@ -41,9 +47,12 @@ def plan_of(file: File, parts: int) -> Plan:
     return FlatFile(parts=parts).plan(None, file)
 
 
+def rows_of(file: File, each: Partition, after: int | None = None) -> list[Any]:
+    return list(SegmentReader(file, each).read(None, after, 1_000_000))  # type: ignore[arg-type]
+
+
 def read(file: File, plan: Plan) -> list[Any]:
-    reader = FileReader(file)
-    return [reader.decode(one) for each in plan.partitions for one in reader.records(each)]
+    return [one.fields for each in plan.partitions for one in rows_of(file, each)]
 
 
 @given(
@@ -69,7 +78,7 @@ def test_every_record_of_a_csv_file_is_read_once(
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     assert read(file, plan) == [{"id": one, "wörds\n": other} for one, other in rows]
     assert [each.rows for each in plan.partitions] == [
-        len(list(FileReader(file).records(each))) for each in plan.partitions
+        len(rows_of(file, each)) for each in plan.partitions
     ]
     for each in plan.partitions:
         verify(file, each)
@@ -96,11 +105,11 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, rows: list[str], part
     with path.open("w", newline="") as out:
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows([row] for row in rows)
     file = File(str(path), header=False)
-    reader = FileReader(file)
+
     for each in plan_of(file, parts).partitions:
-        found = list(reader.records(each))
-        for place, record in enumerate(found, 1):
-            assert list(reader.records(each, after=record.end)) == found[place:]
+        found = rows_of(file, each)
+        for place, row in enumerate(found, 1):
+            assert rows_of(file, each, after=row.end) == found[place:]
 
 
 def test_segments_are_about_as_large(tmp_path: Path) -> None:
@@ -164,14 +173,13 @@ def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_told_when_it_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"id,name\n1,a\n2\n3,\xff\n4,d\n")
-    reader = FileReader(File(str(path)))
-    (segment,) = plan_of(reader.file, 1).partitions
-    good, short, wrong, last = reader.records(segment)
-    assert reader.decode(good) == {"id": "1", "name": "a"}
-    assert reader.decode(last) == {"id": "4", "name": "d"}
-    for bad in (short, wrong):
-        with pytest.raises(ValueError, match=r"1 fields|can't decode"):
-            reader.decode(bad)
+    file = File(str(path))
+    (segment,) = plan_of(file, 1).partitions
+    good, short, wrong, last = rows_of(file, segment)
+    assert good.fields == {"id": "1", "name": "a"}
+    assert last.fields == {"id": "4", "name": "d"}
+    assert "1 fields" in str(short.error)
+    assert "can't decode" in str(wrong.error)
 
 
 def test_a_table_is_extracted_and_split(connection: Connection, tmp_path: Path) -> None:
@@ -295,7 +303,7 @@ def test_every_record_is_read_once_or_the_file_is_refused(
     expected = [dict(zip(names, row, strict=True)) for row in rows] if header else rows
     assert found == expected
     assert plan.rows == len(found)
-    assert sum(len(list(FileReader(file).records(each))) for each in plan.partitions) == len(found)
+    assert sum(len(rows_of(file, each)) for each in plan.partitions) == len(found)
 
 
 @pytest.mark.test_all
@@ -322,12 +330,9 @@ def test_every_line_of_json_is_read_once_in_any_file(
     assert plan.rows == len(rows)
 
 
-def decoded(reader: FileReader, record: Record) -> Any:
+def decoded(row: FileRow | Unreadable) -> Any:
     """What it says, or why it cannot be read."""
-    try:
-        return reader.decode(record)
-    except Exception as error:  # as a segment's reader has it
-        return error
+    return row.error if isinstance(row, Unreadable) else row.fields
 
 
 def read_of_odd_files(file: File, plan: Plan) -> list[Any]:
@@ -335,8 +340,7 @@ def read_of_odd_files(file: File, plan: Plan) -> list[Any]:
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     for each in plan.partitions:
         verify(file, each)
-    reader = FileReader(file)
-    found = [[decoded(reader, one) for one in reader.records(each)] for each in plan.partitions]
+    found = [[decoded(one) for one in rows_of(file, each)] for each in plan.partitions]
     assert [each.rows for each in plan.partitions] == [len(each) for each in found]
     return [one for each in found for one in each]
 

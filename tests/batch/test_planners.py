@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, event, text
 
 from tasks_app.batch.execution.chunk import process_by_halves
-from tasks_app.batch.files.segments import FileReader, file_of
+from tasks_app.batch.files.segments import SegmentReader, file_of
 from tasks_app.batch.planners import Planner
 from tasks_app.batch.planners.even import Even, Fixed, Hash, How, Indicator, Physical
 from tasks_app.batch.planners.flat_file import Extract
@@ -109,8 +109,8 @@ def planner_of(connection: Connection, name: str, key_type: KeyType, folder: Pat
 
 def ids_of(connection: Connection, plan: Plan, each: Partition) -> list[int]:
     if each.kind is PartitionKind.SEGMENT:
-        reader = FileReader(file_of(SOURCE, each))
-        return [int(reader.decode(record)["id"]) for record in reader.records(each)]
+        reader = SegmentReader(file_of(SOURCE, each), each)
+        return [int(row["id"]) for row in reader.read(connection, None, 1_000_000)]
     if each.kind is not PartitionKind.MARKED:
         return list(read(connection, SOURCE, plan, each))
     if plan.method == "indicator":

@@ -172,7 +172,7 @@ KEYS = (
         "blank line of one column",
         "A blank line is NULL where a record is one field.",
         "tasks_app/batch/files/segments.py",
-        "if self.head.is_narrow or not record.is_blank:",
+        "if self._head.is_narrow or not record.is_blank:",
         "if not record.is_blank:",
         f"{FILES}a_column_of_nulls_is_extracted",
     ),

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -123,34 +124,6 @@ def bounds_of(partition: Partition) -> tuple[int, int]:
     return span.low, span.high
 
 
-class FileReader:
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self._head: FileHead | None = None
-
-    def records(self, partition: Partition, after: int | None = None) -> Iterator[Record]:
-        """Yield a segment's records behind the checkpoint ``after``; skip blank lines."""
-        low, high = bounds_of(partition)
-        with Path(self.file.path).open("rb") as stream:
-            stream.seek(low if after is None else after)
-            for record in records_of(stream, self.file.format):
-                if record.end > high:
-                    return
-                if self.head.is_narrow or not record.is_blank:
-                    yield record
-                if record.end == high:
-                    return
-
-    def decode(self, record: Record) -> Any:
-        return decoded(self.file, self.head, record.raw)
-
-    @property
-    def head(self) -> FileHead:
-        if self._head is None:
-            self._head = head_of(self.file)
-        return self._head
-
-
 @dataclass(frozen=True, slots=True)
 class FileRow:
     end: int  # where the next one begins, in bytes: how people and checkpoints find it
@@ -174,7 +147,6 @@ class SegmentReader:
     until = None
 
     def __init__(self, file: File, partition: Partition) -> None:
-        self._reader = FileReader(file)
         self._file = file
         self._partition = partition
         self._verified: Version | None = None
@@ -184,8 +156,7 @@ class SegmentReader:
         with unchanged(self._file) as version:
             if version != self._verified:  # a checkpoint, too, is a place in the file as it was
                 verify(self._file, self._partition)
-            records = self._reader.records(self._partition, after)
-            rows = [self._row(record) for record in islice(records, size)]
+            rows = [self._row(record) for record in islice(self._records(after), size)]
         self._verified = version
         return rows
 
@@ -200,8 +171,24 @@ class SegmentReader:
     def name(self, row: Any) -> str:
         return f"byte {row.end}"
 
+    @cached_property
+    def _head(self) -> FileHead:
+        return head_of(self._file)
+
+    def _records(self, after: int | None) -> Iterator[Record]:
+        low, high = bounds_of(self._partition)
+        with Path(self._file.path).open("rb") as stream:
+            stream.seek(low if after is None else after)
+            for record in records_of(stream, self._file.format):
+                if record.end > high:
+                    return
+                if self._head.is_narrow or not record.is_blank:
+                    yield record
+                if record.end == high:
+                    return
+
     def _row(self, record: Record) -> FileRow | Unreadable:
         try:
-            return FileRow(record.end, self._reader.decode(record))
+            return FileRow(record.end, decoded(self._file, self._head, record.raw))
         except Exception as error:  # csv has errors of its own, as JSON has
             return Unreadable(record.end, error)

@@ -95,18 +95,10 @@ def _identifier(value: str) -> str | None:
 
 
 def _checked(check: Callable[[str], object]) -> AfterValidator:
-    """Keep the text if ``check`` raises no ValueError."""
+    """Keep the text, or the secret one, if ``check`` raises no ValueError."""
 
-    def validate(value: str) -> str:
-        check(value)
-        return value
-
-    return AfterValidator(validate)
-
-
-def _secret(check: Callable[[str], object]) -> AfterValidator:
-    def validate(value: SecretStr) -> SecretStr:
-        check(value.get_secret_value())
+    def validate(value: str | SecretStr) -> str | SecretStr:
+        check(value.get_secret_value() if isinstance(value, SecretStr) else value)
         return value
 
     return AfterValidator(validate)
@@ -120,11 +112,11 @@ Positive = Annotated[int, Field(ge=1)]
 Span = Annotated[timedelta, BeforeValidator(_span)]  # from 500ms, or a number of seconds
 ShortSpan = Annotated[Span, AfterValidator(_short)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
-BrokerUrl = Annotated[SecretStr, _secret(_broker_url)]
-Webhook = Annotated[SecretStr, _secret(read_webhook)]
-Mail = Annotated[SecretStr, _secret(read_mail)]
-Passwords = Annotated[SecretStr, _secret(read_passwords)]
-EncryptionKeys = Annotated[SecretStr, _secret(read_keys)]
+BrokerUrl = Annotated[SecretStr, _checked(_broker_url)]
+Webhook = Annotated[SecretStr, _checked(read_webhook)]
+Mail = Annotated[SecretStr, _checked(read_mail)]
+Passwords = Annotated[SecretStr, _checked(read_passwords)]
+EncryptionKeys = Annotated[SecretStr, _checked(read_keys)]
 UserRules = Annotated[str, _checked(parse_rules)]
 Ages = Annotated[str, _checked(_ages)]
 HistoryOfQueues = Annotated[str, _checked(parse_histories)]

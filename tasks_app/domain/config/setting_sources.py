@@ -32,13 +32,11 @@ class Effective:
     source: str
 
 
-def effective_settings(
-    settings: Settings, environment: Mapping[str, str] = os.environ
-) -> list[Effective]:
+def effective_settings(settings: Settings) -> list[Effective]:
     found = []
     for name, field in Settings.model_fields.items():
         variable = str(field.validation_alias or f"{PREFIX}{name.upper()}")
-        source = "environment" if environment.get(variable) else "default"
+        source = "environment" if os.environ.get(variable) else "default"
         found.append(Effective(variable, _shown(getattr(settings, name), name), source))
     return found
 

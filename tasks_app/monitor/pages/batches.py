@@ -107,9 +107,8 @@ class BatchPage:
 
 
 def batches(connection: Connection, filters: dict[str, str]) -> Batches:
-    found = list_jobs(
-        connection, job=filters.get("job"), status=filters.get("status"), most=MOST_BATCHES
-    )
+    job, status = filters.get("job"), filters.get("status")
+    found = list_jobs(connection, job=job, status=status, most=MOST_BATCHES)
     return Batches(database_now(connection), filters, tuple(found))
 
 

@@ -23,7 +23,6 @@ from tasks_app.pool.error_groups import ErrorGroup
 from tasks_app.pool.flow_control.queue_settings import find_pauses
 from tasks_app.pool.fragments.conditions import QUEUES
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
-from tasks_app.pool.operations.diagnostics import queues_in_use
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import Worker
 from tasks_app.pool.statistics.read import unkept
@@ -235,7 +234,7 @@ def workers(connection: Connection, settings: Settings) -> Workers:
         nodes.setdefault(worker.node, []).append(ChildLine(worker, silent))
         if not silent:
             served.update(worker.queues)
-    unserved = tuple(sorted(queues_in_use(connection) - served))
+    unserved = tuple(sorted(set(connection.execute(text(QUEUES)).scalars()) - served))
     return Workers(
         at=at,
         lease_s=settings.lease.total_seconds(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -156,18 +156,8 @@ def find_lost_steps(connection: Connection, batch_id: int) -> list[str]:
     return list(connection.execute(query, {"batch_id": batch_id}).scalars())
 
 
-class LostCause(NamedTuple):
-    name: str
-    state: State
-    error: str | None
-
-    def __str__(self) -> str:
-        word = self.name.rpartition(":")[2]
-        return f"Its {word} ended {self.state}" + (f": {self.error}" if self.error else "")
-
-
-def find_lost_cause(connection: Connection, batch_id: int, step: str) -> LostCause | None:
-    """Return why a step does not continue; None: the pools do not show it."""
+def find_lost_cause(connection: Connection, batch_id: int, step: str) -> str | None:
+    """Say why a step does not continue; None: the pools do not show it."""
     of_step = """
         t.biz_key = 'batch:' || b.id AND t.finished_at >= b.started_at
           AND t.name = ANY(ARRAY(SELECT concat_ws(':', b.job, CAST(:step AS text), w)
@@ -182,4 +172,7 @@ def find_lost_cause(connection: Connection, batch_id: int, step: str) -> LostCau
         WHERE b.id = :batch_id ORDER BY f.finished_at DESC LIMIT 1
     """)
     row = connection.execute(query, {"batch_id": batch_id, "step": step}).first()
-    return None if row is None else LostCause(row.name, State(row.state), row.error)
+    if row is None:
+        return None
+    ended = f"Its {row.name.rpartition(':')[2]} ended {row.state}"
+    return f"{ended}: {row.error}" if row.error else ended

@@ -76,7 +76,7 @@ _DUE = text(f"""
                   AND {BEHIND}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL""")
+    WHERE {queue_runs("q.queue")} AND {has_pending(SINCE)} AND d.ids IS NOT NULL""")
 
 
 def find_due(
@@ -120,7 +120,7 @@ _FROM = f"{NOW} - CAST(:since AS interval)"
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
-          WHERE {queue_runs("q.queue")} AND {has_pending("q.queue", _FROM)} OFFSET 0) AS q
+          WHERE {queue_runs("q.queue")} AND {has_pending(_FROM)} OFFSET 0) AS q
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
         SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p

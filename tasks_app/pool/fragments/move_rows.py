@@ -18,7 +18,7 @@ from tasks_app.pool.tables import (
     PENDING,
     quoted,
 )
-from tasks_app.pool.task_groups import ENDS, LOCKED, count_members, lock_groups, skip_locked_groups
+from tasks_app.pool.task_groups import ENDS, LOCKED, SKIP_LOCKED_GROUPS, count_members, lock_groups
 
 SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"  # for several rows: one locked row must not stop others
 WAIT = "FOR UPDATE OF p"
@@ -64,7 +64,7 @@ def move_out(
         first = f"""{lock_groups(groups)},
         held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
     else:
-        first = f"locked AS MATERIALIZED ({held}), {skip_locked_groups('locked')}"
+        first = f"locked AS MATERIALIZED ({held}), {SKIP_LOCKED_GROUPS}"
     moves = f"""
     WITH {first},
     ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
@@ -101,7 +101,7 @@ def move_out(
     """
 
     def sql(level: Logged) -> str:
-        lines = "" if origin is None else lines_of("held", level, origin)
+        lines = "" if origin is None else lines_of(level, origin)
         return f"{moves}{lines} {returns}"
 
     return Moving(sql)

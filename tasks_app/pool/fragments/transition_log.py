@@ -47,20 +47,20 @@ _MADE_BY = """CASE WHEN n.schedule_id IS NOT NULL THEN 'schedule ' || n.schedule
     WHEN n.batch_id IS NOT NULL THEN 'group ' || n.batch_id ELSE 'producer' END"""
 
 
-def lines_of(rows: str, level: Logged, origin: State = State.RUNNING) -> str:
-    """Return CTEs that write the lines of the moved ``rows`` of ``move_rows``."""
+def lines_of(level: Logged, origin: State) -> str:
+    """Return CTEs that write the lines of the rows that ``move_rows`` moves."""
     if level is Logged.OFF:
         return ""
     which = "" if level is Logged.ALL else f"WHERE goes_to <> '{State.SUCCEEDED}'"
     first = ""
     if level is Logged.ALL and origin is State.PENDING:
-        first = f",\n    created AS ({creations(f'{rows} n WHERE n.attempt = 0')})"
+        first = f",\n    created AS ({creations('held n WHERE n.attempt = 0')})"
     return f"""{first},
     logged AS (
         INSERT INTO {TRANSITION} ({_COLUMNS})
         SELECT id, {NOW}, attempt, event, '{origin}', goes_to, owner, started_at,
             CASE WHEN goes_to = '{State.PENDING}' THEN back_at END, left(kind, {LONGEST})
-        FROM {rows} {which})"""
+        FROM held {which})"""
 
 
 def lines_of_successes(rows: str, now: str = NOW) -> str:
@@ -72,15 +72,15 @@ def lines_of_successes(rows: str, now: str = NOW) -> str:
         FROM {rows})"""
 
 
-def lines_of_claims(rows: str) -> str:
-    first = f"{PENDING} n WHERE n.id = ANY(ARRAY(SELECT c.id FROM {rows} c WHERE c.attempt = 1))"
+def lines_of_claims() -> str:
+    first = f"{PENDING} n WHERE n.id = ANY(ARRAY(SELECT c.id FROM claimed c WHERE c.attempt = 1))"
     return f""",
     created AS ({creations(first)}),
     logged AS (
         INSERT INTO {TRANSITION} ({_COLUMNS})
         SELECT c.id, {NOW}, c.attempt, '{Event.CLAIM}', '{State.PENDING}', '{State.RUNNING}',
             :owner, {NOW}, NULL, NULL
-        FROM {rows} c)"""
+        FROM claimed c)"""
 
 
 def creations(of: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
@@ -136,22 +136,14 @@ def due_work(connection: Connection) -> list[DueWork]:
     return [DueWork(*row) for row in connection.execute(query, {"now": None})]
 
 
-class BehindFailed(NamedTuple):
-    """Tasks that wait behind one of their order key that has failed for good."""
-
-    key: str
-    task_id: int
-    number: int
-
-
-def blocked_by_failed(connection: Connection) -> list[BehindFailed]:
+def blocked_by_failed(connection: Connection) -> Sequence[Row[Any]]:
     """Return order keys that a failed task blocks, those of the most waiting tasks first.
 
     As in claims, a key's first row of the error pool blocks it unless it lets others pass. Reads up
     to 1,000 keys, and counts up to 10,000 tasks behind each.
     """
     query = text(f"""
-        SELECT e.order_key, e.id, w.number FROM (
+        SELECT e.order_key AS key, e.id AS task_id, w.number FROM (
             SELECT DISTINCT ON (order_key) order_key, id FROM {t.ERROR}
             WHERE order_key IS NOT NULL AND order_skips IS NOT TRUE
             ORDER BY order_key, id LIMIT 1000) AS e
@@ -161,7 +153,7 @@ def blocked_by_failed(connection: Connection) -> list[BehindFailed]:
                   AND p.state = '{State.PENDING}' LIMIT 10000) AS p) AS w
         WHERE w.number > 0 ORDER BY w.number DESC, e.id
     """)
-    return [BehindFailed(*row) for row in connection.execute(query)]
+    return connection.execute(query).all()
 
 
 def expired_leases(connection: Connection) -> tuple[int, timedelta]:
@@ -174,41 +166,20 @@ def expired_leases(connection: Connection) -> tuple[int, timedelta]:
     return row.number, row.since or timedelta(0)
 
 
-class LongRun(NamedTuple):
-    id: int
-    name: str
-    ran: timedelta
-
-
-def long_runs(connection: Connection, longer: timedelta) -> list[LongRun]:
+def long_runs(connection: Connection, longer: timedelta) -> Sequence[Row[Any]]:
     query = text(f"""
         SELECT p.id, p.name, {t.NOW} - p.started_at AS ran FROM {t.PENDING} p
         WHERE p.state = '{State.RUNNING}' AND p.started_at < {t.NOW} - CAST(:longer AS interval)
         ORDER BY p.started_at, p.id LIMIT 1000
     """)
-    rows = connection.execute(query, {"longer": longer, "now": None})
-    return [LongRun(*row) for row in rows]
-
-
-def queues_in_use(connection: Connection) -> set[str]:
-    return set(connection.execute(text(QUEUES)).scalars())
-
-
-@dataclass(frozen=True, slots=True)
-class DueTasksLeft:
-    """Due tasks of one name in one queue that wait for the same."""
-
-    queue: str
-    name: str
-    parked: str | None  # why they are parked; None: they are not
-    number: int
-    first: int  # the lowest id
+    return connection.execute(query, {"longer": longer, "now": None}).all()
 
 
 def due_tasks_left(
     connection: Connection, queues: Sequence[str], since: datetime
-) -> list[DueTasksLeft]:
+) -> Sequence[Row[Any]]:
     """Return what is due, the most first; what is not parked only if it was due at ``since``."""
+    # A row is the tasks of one name in one queue that wait for the same; ``first``: the lowest id.
     values = {"queues": list(queues), "since": since, "now": None}
     # Parked rows have an index of their own; of the others this reads what the scan sees. A row
     # that is not parked and became due after the caller's start came too late for it.
@@ -229,4 +200,4 @@ def due_tasks_left(
              LIMIT {MOST_DUE})) AS d
         GROUP BY d.queue, d.name, d.parked ORDER BY number DESC, first
     """)
-    return [DueTasksLeft(*row) for row in connection.execute(query, values)]
+    return connection.execute(query, values).all()

@@ -161,14 +161,16 @@ def keys_in_use(connection: Connection, most: int) -> dict[str, str]:
     return found
 
 
-def waiting_for_keys(connection: Connection, most: int = 10_000) -> dict[str, int]:
-    """Return how many of up to ``most`` tasks are parked for which key that a worker lacks."""
+MOST_WAITING = 10_000
+
+
+def waiting_for_keys(connection: Connection) -> dict[str, int]:
+    """Return how many of up to MOST_WAITING tasks are parked for which key that a worker lacks."""
     query = text(f"""
         SELECT w.key, count(*) AS number FROM (
             SELECT p.parked_for AS key FROM {PENDING} p
             WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.ENCRYPTION}'
-            LIMIT :most) AS w
+            LIMIT {MOST_WAITING}) AS w
         GROUP BY w.key ORDER BY w.key
     """)
-    rows = connection.execute(query, {"most": most})
-    return {row.key: row.number for row in rows}
+    return {row.key: row.number for row in connection.execute(query)}

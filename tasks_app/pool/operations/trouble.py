@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.flow_control.limits import WaitingKind
@@ -114,12 +115,7 @@ def bursts(connection: Connection, least: int, within: timedelta) -> list[Burst]
     return [Burst(*row) for row in rows]
 
 
-class Stalled(NamedTuple):
-    id: int
-    job: str
-
-
-def stalled_batches(connection: Connection, within: timedelta) -> list[Stalled]:
+def stalled_batches(connection: Connection, within: timedelta) -> Sequence[Row[Any]]:
     """Return running instances of which no step and no partition has changed within that time."""
     query = text(f"""
         SELECT b.id, b.job FROM {t.BATCH} b
@@ -131,7 +127,7 @@ def stalled_batches(connection: Connection, within: timedelta) -> list[Stalled]:
             AND greatest(s.started_at, s.ended_at) >= {t.NOW} - CAST(:within AS interval))
         ORDER BY b.id LIMIT 100
     """)
-    return [Stalled(*row) for row in connection.execute(query, {"within": within, "now": None})]
+    return connection.execute(query, {"within": within, "now": None}).all()
 
 
 def more_than(

@@ -117,7 +117,7 @@ def claim_update(
     if not logs:
         return f"\n    WITH {handler}, {taken}{claims}"
     return f"""\n    WITH {handler}, {taken},
-    claimed AS ({claims}){lines_of_claims("claimed")} SELECT * FROM claimed"""
+    claimed AS ({claims}){lines_of_claims()} SELECT * FROM claimed"""
 
 
 def claim_statement(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.statistics import FINAL, MOST_KEYS, OTHER, CountedOutcome, state_of
 from tasks_app.domain.tasks.states import Event, State
@@ -119,27 +118,26 @@ def roll_up(
     rows = 0
     if minutes:
         rows += connection.execute(_MINUTES, {"times": minutes}).rowcount
-        rows += sum_hours(connection, minutes) + sum_days(connection, minutes)
+        rows += _sum_up(connection, _HOURS, set(map(hour_of, minutes)))
+        rows += _sum_up(connection, _DAYS, set(map(_day_of, minutes)))
     keep_totals(connection, kept.days, now=now)
     values = {**kept._asdict(), "parts": PARTS_KEPT, "now": now}
     removed = connection.execute(_DROP, values).rowcount
     return RolledUp(began, rows, removed)
 
 
-def sum_hours(connection: Connection, instants: Sequence[datetime]) -> int:
-    times = sorted({hour_of(at) for at in instants})
+def _sum_up(connection: Connection, statement: TextClause, found: set[datetime]) -> int:
+    times = sorted(found)
     values = {"times": times, "first": times[0], "last": times[-1]}
-    return connection.execute(_HOURS, values).rowcount
-
-
-def sum_days(connection: Connection, instants: Sequence[datetime]) -> int:
-    times = sorted({hour_of(at).replace(hour=0) for at in instants})
-    values = {"times": times, "first": times[0], "last": times[-1]}
-    return connection.execute(_DAYS, values).rowcount
+    return connection.execute(statement, values).rowcount
 
 
 def hour_of(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _day_of(at: datetime) -> datetime:
+    return hour_of(at).replace(hour=0)
 
 
 MARGIN = timedelta(minutes=5)  # transactions overlap: rows of an hour may be in earlier blocks
@@ -232,7 +230,7 @@ def reconcile(connection: Connection, hour: datetime) -> int:
         found.append(_of_pool(COMPLETED, ""))
     missing = connection.execute(text(_raise(" UNION ALL ".join(found))), span).scalar_one()
     if missing:
-        sum_days(connection, [hour])
+        _sum_up(connection, _DAYS, {_day_of(hour)})
     return int(missing)
 
 

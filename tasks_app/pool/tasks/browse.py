@@ -20,17 +20,17 @@ from tasks_app.pool.tables import (
     COMPLETED,
     ERROR,
     GROUP_IDS,
+    GROUP_OF_ROW,
     NOW,
     PENDING,
     Clock,
-    group_of,
 )
 
 _JSON = {"payload", "headers", "result"}
 _FINGERPRINT = f"""CASE t.pool WHEN 'error' THEN (
     SELECT encode(e.fingerprint, 'hex') FROM {ERROR} e WHERE e.id = t.id) END"""
 _STORED = {
-    "group_id": group_of("t"),
+    "group_id": GROUP_OF_ROW,
     "fingerprint": _FINGERPRINT,
     "due_at": own_date("t"),
     "held": is_held("t"),

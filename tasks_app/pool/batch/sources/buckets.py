@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, literal_column, text
+from sqlalchemy import ColumnElement, Connection, Row, Text, cast, literal_column, text
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
@@ -87,25 +88,17 @@ class BucketColumn:
         return f"tasks_app:{self.column}:{self.modulus}"
 
 
-class BucketReader(NamedTuple):
-    """A step of an unfinished instance that reads by a column of this name."""
-
-    batch_id: int
-    job: str
-    params: dict[str, object]
-    step: str
-
-
-def find_bucket_readers(connection: Connection, column: str) -> list[BucketReader]:
+def find_bucket_readers(connection: Connection, column: str) -> Sequence[Row[Any]]:
+    """Return the steps of unfinished instances that read by a column of this name."""
     query = text(f"""
-        SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
+        SELECT DISTINCT b.id AS batch_id, b.job, b.params, p.step FROM {PARTITION} p
         JOIN {BATCH} b ON b.id = p.batch_id
         JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
         WHERE p.kind = '{PartitionKind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
           AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
-        ORDER BY b.id, p.step
+        ORDER BY batch_id, p.step
     """)
-    return [BucketReader(*row) for row in connection.execute(query, {"column": column})]
+    return connection.execute(query, {"column": column}).all()
 
 
 def begin_rebucket(connection: Connection, new: BucketColumn) -> None:
