@@ -98,11 +98,11 @@ def open_copy(run: Run) -> None:
 
 
 LEFT_OPEN = [open_stream, open_copy]
-LASTING = {odd.prepare, odd.temp_table, odd.hold_cursor, odd.advisory_lock}
-OTHERWISE = {odd.use_kept, odd.deferred_row, odd.broken_deferred_rows, *LASTING}
+LASTING = {"prepare", "temp_table", "hold_cursor", "advisory_lock"}
+OTHERWISE = {"use_kept", "deferred_row", "broken_deferred_rows", *LASTING}
 """Those of which the page says that they end otherwise, or that need a run before."""
 ODD: list[Odd] = [
-    *(each for each in [*odd.HARMLESS, *odd.FAILING, *odd.ENDING] if each not in OTHERWISE),
+    *(each for each in [*odd.HARMLESS, *odd.FAILING, *odd.ENDING] if each.__name__ not in OTHERWISE),
     *(own_block, own_session, quoted_commit, words_in_texts, commit_by_connection),
     commit_by_proxy,
     *(commit_by_driver, roll_back_by_connection, close_session, session_block, hide_tables),
