@@ -102,7 +102,11 @@ LASTING = {"prepare", "temp_table", "hold_cursor", "advisory_lock"}
 OTHERWISE = {"use_kept", "deferred_row", "broken_deferred_rows", *LASTING}
 """Those of which the page says that they end otherwise, or that need a run before."""
 ODD: list[Odd] = [
-    *(each for each in [*odd.HARMLESS, *odd.FAILING, *odd.ENDING] if each.__name__ not in OTHERWISE),
+    *(
+        each
+        for each in [*odd.HARMLESS, *odd.FAILING, *odd.ENDING]
+        if each.__name__ not in OTHERWISE
+    ),
     *(own_block, own_session, quoted_commit, words_in_texts, commit_by_connection),
     commit_by_proxy,
     *(commit_by_driver, roll_back_by_connection, close_session, session_block, hide_tables),
