@@ -57,62 +57,42 @@ def work(ctx: Any, rows: Any) -> None:
 
 
 JOB = BatchJob("wrong.connections", [Step("all", Table("person"), chunk=work)], registry=Registry())
+PLAIN = (
+    "fill_fingerprints list_errors list_calendars list_jobs list_limits list_queues list_schedules"
+)
+OF_A_SCHEDULE = (
+    "run_schedule disable_schedule enable_schedule get_schedule preview_schedule remove_schedule"
+)
+BY_ID = (
+    "abandon_job cancel_group cancel_task explain_task get_group get_job get_task group_results "
+    "requeue_task disable_task enable_task hold_task release_task run_task_now restart_job "
+    "stop_job unblock_task"
+)
 SYNC: dict[str, tuple[Any, ...]] = {
-    "fill_fingerprints": (),
-    "list_errors": (),
+    **dict.fromkeys(PLAIN.split(), ()),
     "mark_error_known": ("0123456789abcdef", {"by": "ann"}),
     "mark_error_unknown": ("0123456789abcdef",),
-    "run_schedule": ("night",),
-    "abandon_job": (1,),
+    **dict.fromkeys(OF_A_SCHEDULE.split(), ("night",)),
+    **dict.fromkeys(BY_ID.split(), (1,)),
     "backfill_schedule": ("night", YESTERDAY, TODAY),
-    "cancel_group": (1,),
-    "cancel_task": (1,),
     "cancel_tasks": ({"name": "t"},),
     "change_queue": ("mail", {"running_below": 5}),
     "change_schedule": ("night", {"queue": "mail"}),
-    "create_group": ([],),
+    **dict.fromkeys(("create_group", "create_tasks"), ([],)),
     "create_schedule": ("night", "t", {"cron": "0 2 * * *"}),
     "create_task": ("t",),
-    "create_tasks": ([],),
-    "disable_schedule": ("night",),
     "drop_limit": ("name", "t"),
-    "enable_schedule": ("night",),
-    "explain_task": (1,),
-    "get_group": (1,),
-    "get_job": (1,),
-    "get_queue": ("mail",),
-    "get_schedule": ("night",),
-    "get_task": (1,),
+    **dict.fromkeys(("get_queue", "pause_queue", "reset_queue", "resume_queue"), ("mail",)),
     "load_large_values": (None,),
-    "group_results": (1,),
-    "list_calendars": (),
-    "list_jobs": (),
-    "list_limits": (),
-    "list_queues": (),
-    "list_schedules": (),
-    "pause_queue": ("mail",),
     "preview": ({"cron": "0 2 * * *"},),
-    "preview_schedule": ("night",),
     "remove_calendar": ("holidays",),
-    "remove_schedule": ("night",),
     "replan_job": (1, "all", {"divide": 2}),
-    "requeue_task": (1,),
-    "disable_task": (1,),
-    "enable_task": (1,),
-    "hold_task": (1,),
     "move_task": (1, "slow"),
-    "release_task": (1,),
     "reprioritise_task": (1, 0),
     "reschedule_task": (1, {"delay": "1h"}),
-    "run_task_now": (1,),
-    "reset_queue": ("mail",),
-    "restart_job": (1,),
-    "resume_queue": ("mail",),
     "set_calendar": ("holidays", [TODAY.date()]),
     "set_limit": ("name", "t", {"most": 3}),
     "start_job": (JOB,),
-    "stop_job": (1,),
-    "unblock_task": (1,),
 }
 ASYNC = {f"a{name}": more for name, more in SYNC.items()}
 ENGINES: dict[str, tuple[Any, ...]] = {

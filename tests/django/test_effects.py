@@ -35,6 +35,16 @@ def outcome(site: Bench, task_id: int) -> tuple[int, str]:
     return number_of(task_id), site.state(task_id)
 
 
+def fails_alone(site: Bench) -> int:
+    """Run a task that fails and leaves nothing, and behind it one that succeeds."""
+    site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
+    task_id, following = site.create(max_attempts=1), site.create("next")
+    site.drain()
+    assert outcome(site, task_id) == (0, "FAILED")
+    assert outcome(site, following) == (1, "SUCCEEDED")
+    return int(task_id)
+
+
 class DjangoActor(Actor):
     """Writes by ctx.write, a cursor or the ORM of Django."""
 
@@ -72,87 +82,68 @@ def test_a_nested_atomic_may_fail_alone(site: Bench) -> None:
     @site.handler()
     def h(ctx: Any) -> None:
         orders().create(pk=ctx.task_id, task_id=ctx.task_id)
-        try:
-            with transaction.atomic():
-                orders().create(pk=ctx.task_id, task_id=ctx.task_id)
-        except IntegrityError:
-            pass
+        with suppress(IntegrityError), transaction.atomic():
+            orders().create(pk=ctx.task_id, task_id=ctx.task_id)
 
     task_id = site.run_one()
     assert outcome(site, task_id) == (1, "SUCCEEDED")
 
 
 def swallows(ctx: Any) -> None:
-    orders().create(pk=ctx.task_id, task_id=ctx.task_id)
     with suppress(IntegrityError):
-        orders().create(pk=ctx.task_id, task_id=ctx.task_id)
+        orders().create(pk=orders().get(task_id=ctx.task_id).pk, task_id=ctx.task_id)
 
 
 def leaves_a_broken_block(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
-    try:
-        with transaction.atomic(savepoint=False):
-            raise KeyError
-    except KeyError:
-        pass
+    with suppress(KeyError), transaction.atomic(savepoint=False):
+        raise KeyError
 
 
 def sets_rollback(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     transaction.set_rollback(True)
 
 
 def breaks_a_foreign_key(ctx: Any) -> None:
     from tests.django.shop.models import Line
 
-    orders().create(task_id=ctx.task_id)
     Line.objects.create(order_id=-1)
 
 
 def commits(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     transaction.commit()
 
 
 def says_commit(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     with connection.cursor() as cursor:
         cursor.execute("COMMIT")
 
 
 def closes(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     connection.close()
 
 
 def is_durable(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     with transaction.atomic(durable=True):
         pass
 
 
 def leaves_a_block_open(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     transaction.atomic().__enter__()
 
 
 def leaves_a_statement_at_work(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     connection.connection.pgconn.send_query(b"SELECT 1")
 
 
 def writes_through_both(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     ctx.connection.execute(text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id})
 
 
 def reads_through_the_other(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     assert ctx.session.scalar(text("SELECT 1")) == 1
 
 
 def swallows_a_refused_write(ctx: Any) -> None:
-    orders().create(task_id=ctx.task_id)
     ctx.write("SET ROLE pg_monitor")
     with suppress(RuntimeError):
         ctx.commit()
@@ -161,7 +152,6 @@ def swallows_a_refused_write(ctx: Any) -> None:
 def swallows_the_end_of_its_transaction(ctx: Any) -> None:
     ctx.write(f"/*{20_000 * chr(45)}*/ ROLLBACK AND CHAIN")
     ctx.write("INSERT INTO effect (task_id) VALUES (%s)", (ctx.task_id,))
-    orders().create(task_id=ctx.task_id)
     with suppress(Exception):
         ctx.commit()
 
@@ -187,14 +177,14 @@ def swallows_the_end_of_its_transaction(ctx: Any) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_cannot_commit_with_the_outcome_fails(site: Bench, function: Any, reason: str) -> None:
-    site.handler(max_attempts=1)(function)
-    site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
-    task_id, following = site.create(max_attempts=1), site.create("next")
-    site.drain()
-    assert outcome(site, task_id) == (0, "FAILED")
+    @site.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        function(ctx)
+
+    task_id = fails_alone(site)
     assert site.effects(task_id) == 0
     assert reason in (site.task(task_id).error or "")
-    assert outcome(site, following) == (1, "SUCCEEDED")
 
 
 def test_errors_have_djangos_names(site: Bench) -> None:
@@ -229,8 +219,7 @@ def test_callbacks_of_a_run_that_fails_are_not_called(site: Bench) -> None:
         transaction.on_commit(lambda: site.runs.append("called"))
         raise KeyError
 
-    site.create(max_attempts=1)
-    site.drain()
+    site.run_one(max_attempts=1)
     assert site.runs == []
 
 
@@ -239,8 +228,7 @@ def test_a_callback_alone_commits(site: Bench) -> None:
     def h(ctx: Any) -> None:
         transaction.on_commit(lambda: site.runs.append(site.state(ctx.task_id)))
 
-    site.create()
-    site.drain()
+    site.run_one()
     assert site.runs == ["SUCCEEDED"]
 
 
@@ -264,23 +252,16 @@ def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(20)")
 
-    site.handler("next")(lambda ctx: orders().create(task_id=ctx.task_id) and None)
-    task_id, following = site.create(max_attempts=1), site.create("next")
-    site.drain()
-    assert outcome(site, task_id) == (0, "FAILED")
-    assert outcome(site, following) == (1, "SUCCEEDED")
+    fails_alone(site)
 
 
 @pytest.mark.usefixtures("cold_connections")
 @pytest.mark.parametrize(
     "statement",
     [
-        "SET statement_timeout = '7s'",
-        "SET search_path = pg_catalog",
+        *("SET statement_timeout = '7s'", "SET search_path = pg_catalog", "LISTEN something"),
         "SELECT set_config('statement_timeout', '7s', false)",
-        "CREATE TEMP TABLE mine (n int)",
-        "SELECT pg_advisory_lock(4711)",
-        "LISTEN something",
+        *("CREATE TEMP TABLE mine (n int)", "SELECT pg_advisory_lock(4711)"),
     ],
 )
 def test_what_stays_in_the_session_does_not_reach_the_next_run(site: Bench, statement: str) -> None:

@@ -20,6 +20,9 @@ pytest.importorskip("django")
 pytestmark = [pytest.mark.test_all]
 
 
+NO_BROKER = "http is not the scheme of a broker"
+
+
 @pytest.fixture(autouse=True)
 def clean(shop: Site) -> None:
     with shop.engine.begin() as connection:
@@ -78,14 +81,24 @@ def test_djangos_tests_run_on_a_test_database(shop: Site) -> None:
     assert shop.sql("SELECT count(*) FROM task_all") == before
 
 
-def test_the_admin_shows_tasks_and_changes_none(shop: Site) -> None:
-    shop.orders(1)
-    code = """
+ADMIN = """
 from django.contrib.auth.models import User
 from django.test import Client
 boss = User.objects.create_superuser("boss", password="x")
 client = Client()
 client.force_login(boss)
+{code}
+boss.delete()
+"""
+
+
+def by_admin(shop: Site, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return shop.manage("shell", "-c", ADMIN.replace("{code}", code.strip()), **environment)
+
+
+def test_the_admin_shows_tasks_and_changes_none(shop: Site) -> None:
+    shop.orders(1)
+    code = """
 pages = [client.get("/admin/tasks_app/taskview/", {"q": q}) for q in ("", "orders.award", "none")]
 print([(p.status_code, b"orders.award" in p.content) for p in pages])
 print([client.get(f"/admin/tasks_app/taskview/{n}/").status_code for n in ("add", "1/delete")])
@@ -96,7 +109,6 @@ from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.statistics.parts import add_counts
 add_counts(on_psycopg(connection.connection), [("mail", "default", CountedOutcome.UNKEPT)])
 print(b"1 task of mail succeeded" in client.get("/admin/tasks_app/taskview/").content)
-boss.delete()
 from django.conf import settings
 from django.contrib import admin
 from tasks_app.django.models import TaskView
@@ -105,7 +117,7 @@ settings.TASKS_APP = {"DATABASE": "archive"}
 print(admin.site.get_model_admin(TaskView).get_queryset(None).db)
 """
 
-    done = shop.manage("shell", "-c", code)
+    done = by_admin(shop, code)
 
     pages = "[(200, True), (200, True), (200, False)]\n[403, 403]\n"
     told = "[False, False, False]\nTrue\n"
@@ -116,20 +128,12 @@ def test_the_admin_says_held_and_no_date_of_the_year_9899(shop: Site) -> None:
     shop.orders(1)
     shop.manage("tasks_app", "hold", "--name", "orders.award")
     code = """
-from django.contrib.auth.models import User
-from django.test import Client
 from tasks_app.django.models import TaskView
-boss = User.objects.create_superuser("boss", password="x")
-client = Client()
-client.force_login(boss)
 task_id = TaskView.objects.get(name="orders.award", state="PENDING").pk
 pages = [client.get(f"/admin/tasks_app/taskview/{where}") for where in ("", f"{task_id}/change/")]
 print([(p.status_code, b">held<" in p.content, b"9899" in p.content) for p in pages])
-boss.delete()
 """
-
-    done = shop.manage("shell", "-c", code)
-
+    done = by_admin(shop, code)
     assert "[(200, True, False), (200, True, False)]\n" in done.stdout, done.stdout + done.stderr
 
 
@@ -139,18 +143,10 @@ def test_the_admin_shows_no_masked_value_of_a_text_that_is_older_than_the_rule(s
         cause = Cause("ValueError", "canary-4711 is refused")
         settle_one(connection, ending(task, Event.FAIL, cause=cause))
     code = f"""
-from django.contrib.auth.models import User
-from django.test import Client
-boss = User.objects.create_superuser("boss", password="x")
-client = Client()
-client.force_login(boss)
 page = client.get("/admin/tasks_app/taskview/{task.task_id}/change/").content
 print(b"*** is refused" in page, b"canary" in page)
-boss.delete()
 """
-
-    done = shop.manage("shell", "-c", code, TASKS_APP_MASKED_PATHS="card")
-
+    done = by_admin(shop, code, TASKS_APP_MASKED_PATHS="card")
     assert "True False\n" in done.stdout, done.stdout + done.stderr
 
 
@@ -219,10 +215,7 @@ print("the same", backend() == before)
     ("said", "words"),
     [
         ("{'LEASE': 'soon'}", "TASKS_APP_LEASE is wrong"),
-        (
-            "{'BROKER_URL': 'http://x'}",
-            "TASKS_APP_BROKER_URL is wrong: http is not the scheme of a broker",
-        ),
+        ("{'BROKER_URL': 'http://x'}", f"TASKS_APP_BROKER_URL is wrong: {NO_BROKER}"),
     ],
 )
 def test_check_says_what_is_wrong_with_a_value(shop: Site, said: str, words: str) -> None:

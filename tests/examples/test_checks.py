@@ -59,22 +59,15 @@ def finished(evening: Evidence, task_id: int, name: str, **columns: object) -> s
         evening.connection,
         f"INSERT INTO {'task_error' if failed else 'task_completed'} (id, name, {names})"
         f" VALUES (:id, :name, {', '.join(':' + column for column in values)})",
-        id=task_id,
-        name=name,
-        **values,
+        **{"id": task_id, "name": name, **values},
     )
     return key
 
 
 def attempt(evening: Evidence, task_id: int, number: int, kind: str) -> None:
-    execute(
-        evening.connection,
-        "INSERT INTO task_attempt (task_id, attempt, event, kind, message)"
-        " VALUES (:id, :number, 'retry', :kind, '')",
-        id=task_id,
-        number=number,
-        kind=kind,
-    )
+    insert = "INSERT INTO task_attempt (task_id, attempt, event, kind, message)"
+    values = {"id": task_id, "number": number, "kind": kind}
+    execute(evening.connection, f"{insert} VALUES (:id, :number, 'retry', :kind, '')", **values)
 
 
 def test_missing_or_double_points_are_seen(evening: Evidence) -> None:

@@ -13,15 +13,18 @@ import smtplib
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import psutil
 import pytest
 from rich.console import Console
+from shop.closing import _activation
+from shop.demo import _somebody_watches
 from shop.mail import ADDRESS_VARIABLE, MailPutOffError, MailRefusedError, send_mail
 from shop.mailserver import FAR_AWAY, NOBODY, PATIENCE, MailServer
+from shop.stage import Stage
 from sqlalchemy import Engine, NullPool, create_engine, text
 
 from tasks_app.embedded.stack import temporary
@@ -30,21 +33,21 @@ from tests.servers import Databases
 from tests.testing.test_created import INSTALLED, MODULE
 
 
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.test_all(pytest.mark.timeout(200)(test))
+
+
+ROWS = int(os.environ.get("EXAMPLES_ROWS", "3000"))
+"""1,000,000 orders and 200,000 lines are for who has the time."""
+
+
 @pytest.mark.test_all
 def test_a_worker_carries_out_the_task_of_hello(
     engine: Engine, database_url: str, examples: Path
 ) -> None:
-    environment = {
-        **os.environ,
-        "TASKS_APP_DATABASE_URL": database_url,
-        "TASKS_APP_IMPORTS": "hello",
-        "PYTHONPATH": str(examples),
-    }
-    script, worker = [str(examples / "hello.py")], ["-m", "tasks_app", "work", "--drain"]
-
-    said = run(script, environment)
-    run(worker, environment)
-
+    given = {"TASKS_APP_DATABASE_URL": database_url, "TASKS_APP_IMPORTS": "hello"}
+    said = succeeds(examples, [str(examples / "hello.py")], given)
+    succeeds(examples, ["-m", "tasks_app", "work", "--drain"], given)
     with engine.connect() as connection:
         [(state, result)] = connection.execute(text("SELECT state, result FROM task_all"))
     assert "tasks-app show" in said
@@ -52,15 +55,26 @@ def test_a_worker_carries_out_the_task_of_hello(
     assert result == {"said": "Hello, world! This is attempt 1."}
 
 
-def run(arguments: list[str], environment: dict[str, str]) -> str:
-    ended = subprocess.run(
+def run(
+    examples: Path, arguments: list[str], environment: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with the examples on the path, and without a terminal."""
+    return subprocess.run(
         [sys.executable, *arguments],
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(examples), **environment},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600 if ROWS > 3000 else 170,
         check=False,
     )
+
+
+def succeeds(
+    examples: Path, arguments: list[str], environment: dict[str, str], folder: Path | None = None
+) -> str:
+    ended = run(examples, arguments, environment, folder)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -80,8 +94,8 @@ def send(to: str, key: UUID) -> None:
 
 def test_an_accepted_mail_is_counted_under_its_key(server: MailServer) -> None:
     key = uuid4()
-    send("ada@example.org", key)
-    send("ada@example.org", key)
+    for _ in range(2):
+        send("ada@example.org", key)
     assert server.accepted == {("order:1", str(key)): 2}
 
 
@@ -92,20 +106,22 @@ def test_a_refused_address_is_final_and_not_named_in_the_message(server: MailSer
     assert not server.accepted
 
 
-def test_a_mail_that_is_put_off_is_taken_the_second_time(server: MailServer) -> None:
+@pytest.mark.parametrize(
+    ("to", "error", "words", "copies"),
+    [
+        (f"tony{PATIENCE}", MailPutOffError, "SMTP 451", 1),
+        (f"frances{FAR_AWAY}", smtplib.SMTPServerDisconnected, ".", 2),
+    ],
+    ids=["one that is put off arrives once", "one whose line breaks late arrives twice"],
+)
+def test_a_second_try_has_the_same_key(
+    server: MailServer, to: str, error: type[Exception], words: str, copies: int
+) -> None:
     key = uuid4()
-    with pytest.raises(MailPutOffError, match="SMTP 451"):
-        send(f"tony{PATIENCE}", key)
-    send(f"tony{PATIENCE}", key)
-    assert server.accepted == {("order:1", str(key)): 1}
-
-
-def test_a_line_that_breaks_late_leads_to_a_copy_with_the_same_key(server: MailServer) -> None:
-    key = uuid4()
-    with pytest.raises(smtplib.SMTPServerDisconnected):
-        send(f"frances{FAR_AWAY}", key)
-    send(f"frances{FAR_AWAY}", key)
-    assert server.accepted == {("order:1", str(key)): 2}
+    with pytest.raises(error, match=words):
+        send(to, key)
+    send(to, key)
+    assert server.accepted == {("order:1", str(key)): copies}
 
 
 def test_a_server_that_was_down_comes_back_on_its_port_and_remembers(server: MailServer) -> None:
@@ -119,34 +135,15 @@ def test_a_server_that_was_down_comes_back_on_its_port_and_remembers(server: Mai
     assert server.accepted == {("order:1", str(key)): 2}
 
 
-ROWS = int(os.environ.get("EXAMPLES_ROWS", "3000"))
-"""1,000,000 orders and 200,000 lines are for who has the time."""
-
-
 class Night:
     """Runs commands with the examples on the path."""
 
     def __init__(self, engine: Engine, url: str, examples: Path, folder: Path) -> None:
-        self.engine = engine
-        self._folder = folder
-        self._environment = {
-            **os.environ,
-            "TASKS_APP_DATABASE_URL": url,
-            "PYTHONPATH": str(examples),
-        }
+        self.engine, self._url, self._examples, self._folder = engine, url, examples, folder
 
     def __call__(self, job: str, *arguments: str) -> str:
-        ended = subprocess.run(
-            [sys.executable, *arguments],
-            env={**self._environment, "TASKS_APP_IMPORTS": f"batch.{job}"},
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        given = {"TASKS_APP_DATABASE_URL": self._url, "TASKS_APP_IMPORTS": f"batch.{job}"}
+        return succeeds(self._examples, [*arguments], given, self._folder)
 
     def sql(self, statement: str) -> list[tuple[object, ...]]:
         with self.engine.begin() as connection:
@@ -169,9 +166,8 @@ def test_statistics_of_a_day(night: Night, examples: Path) -> None:
     night("sales", "-m", "tasks_app", "work", "--drain")
     counted = "SELECT city, count(*), sum(cents) FROM orders GROUP BY city ORDER BY city"
     assert night.sql("SELECT status FROM task_batch") == [("COMPLETED",)]
-    assert night.sql("SELECT city, orders, cents FROM sales_of_day ORDER BY city") == night.sql(
-        counted
-    )
+    found = night.sql("SELECT city, orders, cents FROM sales_of_day ORDER BY city")
+    assert found == night.sql(counted)
 
 
 @pytest.mark.test_all
@@ -223,22 +219,12 @@ def folder() -> Iterator[Path]:
 
 
 def run_demo(folder: Path, examples: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Without a terminal: it ends by itself."""
-    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15"]
-    return subprocess.run(
-        [*command, f"--folder={folder}", *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(examples), "TASKS_APP_DATABASE_URL": "nowhere"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    """Without a terminal it ends by itself."""
+    command = ["-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}", *options]
+    return run(examples, command, {"TASKS_APP_DATABASE_URL": "nowhere"}, folder)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: Path) -> None:
     ended = run_demo(folder, examples)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -251,8 +237,7 @@ def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: 
     assert re.search(r"✔ dashboard +ready in .* http://127.0.0.1:\d+/", ended.stdout)
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_with_a_terminal_it_names_the_dashboard_and_stays(folder: Path, examples: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}"]
@@ -283,8 +268,7 @@ def read_until(terminal: int, words: str) -> str:
     return said
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examples: Path) -> None:
     ended = run_demo(folder, examples, "--sabotage")
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -294,8 +278,7 @@ def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examp
     assert f"To begin anew, later: tasks-app down; rm -r {folder}" in ended.stdout
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_a_day_in_the_readers_database(folder: Path, examples: Path, databases: Databases) -> None:
     """Its own server need not run, and there are no tasks but the demo's."""
     url = databases.create("day")
@@ -312,8 +295,7 @@ def test_a_day_in_the_readers_database(folder: Path, examples: Path, databases: 
     assert "tasks that are not the demo's, such as 'ours'. Name a database" in again.stdout
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 @pytest.mark.parametrize(
     ("url", "status", "said"),
     [
@@ -337,13 +319,10 @@ def left_running(folder: Path) -> list[str]:
     return [" ".join(p.info["cmdline"] or []) for p in processes if p.info["cwd"] == here]
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shop.closing import _activation
-
     (tmp_path / ".venv/bin").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
@@ -352,11 +331,8 @@ def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
     assert (without, _activation()) == ("", ". .venv/bin/activate && ")
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_it_stays_only_with_a_terminal_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shop.demo import _somebody_watches
-
     ours, theirs = pty.openpty()
     answers = {}
     with os.fdopen(theirs, "r+b", buffering=0) as terminal, Path(os.devnull).open() as nothing:
@@ -369,11 +345,8 @@ def test_it_stays_only_with_a_terminal_on_both_ends(monkeypatch: pytest.MonkeyPa
     assert answers == {(True, True): True, (False, True): False, (True, False): False}
 
 
-@pytest.mark.test_all
-@pytest.mark.timeout(200)
+@slow
 def test_a_later_day_says_what_the_pool_holds_already(engine: Engine, tmp_path: Path) -> None:
-    from shop.stage import Stage
-
     said = io.StringIO()
     stage = Stage(tmp_path, Console(file=said), keep=False)
     stage.engine = engine
@@ -382,7 +355,6 @@ def test_a_later_day_says_what_the_pool_holds_already(engine: Engine, tmp_path: 
     with engine.begin() as connection:
         newest = [pending_task(connection) for _ in range(3)][-1]
     stage.tell_of_earlier_runs()
-
     assert empty == ""
     assert f"! 3 tasks of earlier runs stay in the pool, ids up to {newest};" in said.getvalue()
     assert f"To begin anew, later: tasks-app down; rm -r {tmp_path}" in said.getvalue()

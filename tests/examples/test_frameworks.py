@@ -26,6 +26,7 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[..., Answer]
+Framework = Callable[[], Ask]
 
 
 @asynccontextmanager
@@ -95,7 +96,7 @@ def count(engine: Engine, table: str) -> Any:
 @pytest.mark.test_all
 @pytest.mark.parametrize("framework", [fastapi, flask, litestar])
 def test_an_order_and_its_task_commit_together(
-    engine: Engine, settings: Settings, framework: Callable[[], Ask]
+    engine: Engine, settings: Settings, framework: Framework
 ) -> None:
     ask = framework()
     placed = ask("POST", "/orders", item="book")
@@ -110,7 +111,7 @@ def test_an_order_and_its_task_commit_together(
 
 @pytest.mark.parametrize("framework", [fastapi, flask, litestar])
 def test_a_refused_order_leaves_nothing(
-    engine: Engine, settings: Settings, framework: Callable[[], Ask]
+    engine: Engine, settings: Settings, framework: Framework
 ) -> None:
     ask = framework()
     assert ask("POST", "/orders", item="unicorn").status == 409
@@ -119,7 +120,7 @@ def test_a_refused_order_leaves_nothing(
 
 
 @pytest.mark.parametrize("framework", [fastapi, litestar])
-def test_the_dashboard_is_mounted(settings: Settings, framework: Callable[[], Ask]) -> None:
+def test_the_dashboard_is_mounted(settings: Settings, framework: Framework) -> None:
     ask = framework()
     for path in ("/tasks/", "/tasks/tasks"):
         page = ask("GET", path)
