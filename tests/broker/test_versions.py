@@ -149,26 +149,32 @@ def test_a_schema_that_this_code_may_not_run_on_is_one_sentence(
     assert said.partition(". ")[0] in shell("doctor").stdout
 
 
-def test_the_last_release_runs_on_the_schema_of_this_code(house: House, tmp_path: Path) -> None:
+@pytest.fixture
+def last(tmp_path: Path) -> dict[str, str]:
+    """How to run the code of the last release."""
     commit = last_release()
     folder = code_of(commit, tmp_path / "last")
     if folder is None:
         pytest.skip(f"{NO_RELEASE}: git knows no commit {commit} here. Fetch all of its history.")
+    return of(folder)
+
+
+def test_the_last_release_runs_on_the_schema_of_this_code(
+    house: House, last: dict[str, str]
+) -> None:
     task_id = command(house, "create", "ok").stdout.split()[0]
-    done = command(house, "work", "--drain", **of(folder))
+    done = command(house, "work", "--drain", **last)
     assert done.returncode == 0, done.stderr
     assert house.sql(f"SELECT state FROM task_all WHERE id = {task_id}") == "SUCCEEDED"
 
 
-def test_this_code_refuses_the_schema_of_the_last_release(house: House, tmp_path: Path) -> None:
+def test_this_code_refuses_the_schema_of_the_last_release(
+    house: House, last: dict[str, str]
+) -> None:
     """Unless nothing was migrated since."""
-    commit = last_release()
-    folder = code_of(commit, tmp_path / "last")
-    if folder is None:
-        pytest.skip(f"{NO_RELEASE}: git knows no commit {commit} here. Fetch all of its history.")
     house.sql("DROP SCHEMA public CASCADE")
     house.sql("CREATE SCHEMA public")
-    assert command(house, "migrate", **of(folder)).returncode == 0
+    assert command(house, "migrate", **last).returncode == 0
     version = house.sql("SELECT version_num FROM tasks_app_version")
 
     done = command(house, "work", "--drain")

@@ -256,17 +256,13 @@ MINGLES = "mingle: "
 
 
 @pytest.mark.timeout(120, method="thread")
-def test_it_asks_no_neighbours_where_it_serves_our_queues_only(house: House) -> None:
-    worker = house.worker(children=1)
+@pytest.mark.parametrize(("queues", "asks"), [((), False), (("-Q", "default,elsewhere"), True)])
+def test_it_asks_neighbours_only_where_it_serves_queues_of_others(
+    house: House, queues: tuple[str, ...], asks: bool
+) -> None:
+    worker = house.worker(*queues, children=1)
     worker.says(" ready.")
-    assert MINGLES not in worker.log()
-
-
-@pytest.mark.timeout(120, method="thread")
-def test_it_asks_them_where_it_serves_queues_of_others(house: House) -> None:
-    worker = house.worker("-Q", "default,elsewhere", children=1)
-    worker.says(" ready.")
-    assert MINGLES in worker.log()
+    assert (MINGLES in worker.log()) is asks
 
 
 CHILDREN, LEAST, TASKS = 4, 40, 400
@@ -358,20 +354,15 @@ def jobs(pool: PromptPool) -> dict[str, ApplyResult]:
     return jobs
 
 
-def test_a_pool_that_ends_keeps_what_it_wrote_to_a_child(
-    pool: PromptPool, jobs: dict[str, ApplyResult]
+@pytest.mark.parametrize(("state_of_pool", "keeps"), [(CLOSE, True), (RUN, False)])
+def test_a_pool_that_ends_keeps_what_it_wrote_and_after_a_lost_connection_forgets_it(
+    pool: PromptPool, jobs: dict[str, ApplyResult], state_of_pool: int, keeps: bool
 ) -> None:
-    pool._state = CLOSE
+    """What was only written the broker sends again."""
+    pool._state = state_of_pool
     pool.flush()
-    assert {jobs["written"], jobs["accepted"]} <= set(pool._cache.values())
-
-
-def test_after_a_lost_connection_it_forgets_what_the_broker_sends_again(
-    pool: PromptPool, jobs: dict[str, ApplyResult]
-) -> None:
-    pool._state = RUN
-    pool.flush()
-    assert jobs["written"] not in pool._cache.values()
+    assert (jobs["written"] in pool._cache.values()) is keeps
+    assert not keeps or jobs["accepted"] in pool._cache.values()
 
 
 @pytest.fixture

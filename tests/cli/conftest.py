@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,23 @@ def echo(ctx, payload):
 def poison(ctx):
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+ShellWith = Callable[..., Shell]
+
+
+@pytest.fixture
+def shell_with(
+    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ShellWith:
+    """A shell with handlers of the test's own, without a broker."""
+
+    def made(module: str, code: str, url: str = database_url) -> Shell:
+        (tmp_path / f"{module}.py").write_text(code)
+        urls = {"TASKS_APP_DATABASE_URL": url, "TASKS_APP_IMPORTS": module}
+        return Shell(monkeypatch, tmp_path, **urls)
+
+    return made
 
 
 @pytest.fixture

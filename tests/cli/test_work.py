@@ -31,6 +31,7 @@ from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.worker.supervisor import WorkerEnd
 from tests.broker.celery_process import CeleryProcess
+from tests.cli.conftest import ShellWith
 from tests.cli.shell import Shell
 from tests.clock import until
 from tests.environment import run_program
@@ -62,17 +63,9 @@ def role(engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture
-def shell_of_role(
-    role: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Shell:
+def shell_of_role(role: str, database_url: str, shell_with: ShellWith) -> Shell:
     url = make_url(database_url).set(username=role, password="its")
-    (tmp_path / "role_handlers.py").write_text(HANDLERS_OF_ROLE)
-    return Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=url.render_as_string(hide_password=False),
-        TASKS_APP_IMPORTS="role_handlers",
-    )
+    return shell_with("role_handlers", HANDLERS_OF_ROLE, url.render_as_string(False))
 
 
 @pytest.mark.test_all
@@ -153,16 +146,8 @@ def mail(ctx):
 
 
 @pytest.fixture
-def shell_of_drained(
-    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Shell:
-    (tmp_path / "drain_handlers.py").write_text(HANDLERS_OF_DRAINED)
-    return Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="drain_handlers",
-    )
+def shell_of_drained(shell_with: ShellWith) -> Shell:
+    return shell_with("drain_handlers", HANDLERS_OF_DRAINED)
 
 
 @pytest.mark.test_all
@@ -419,13 +404,8 @@ def writes(ctx):
 
 
 @pytest.fixture
-def stopped_shell(
-    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Shell:
-    (tmp_path / "drain_limits.py").write_text(HANDLERS_OF_STOPPED)
-    return Shell(
-        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url, TASKS_APP_IMPORTS="drain_limits"
-    )
+def stopped_shell(shell_with: ShellWith) -> Shell:
+    return shell_with("drain_limits", HANDLERS_OF_STOPPED)
 
 
 @pytest.fixture
