@@ -91,6 +91,10 @@ def saying(name: str, statement: str, through: str = "session") -> Odd:
 
 deferred_row = saying("deferred_row", "INSERT INTO odd_late VALUES (:id)")
 error = saying("error", "SELECT 1 / 0")
+advisory_lock = saying("advisory_lock", "SELECT pg_advisory_lock(:id)")
+temp_table = saying("temp_table", "CREATE TEMP TABLE odd (i int)")
+prepare = saying("prepare", "PREPARE odd AS SELECT 1", "driver")
+hold_cursor = saying("hold_cursor", "DECLARE held CURSOR WITH HOLD FOR SELECT 1", "driver")
 
 
 def keep(run: Run) -> None:
@@ -212,10 +216,7 @@ HARMLESS: list[Odd] = [
     set_role,
     saying("set_path", "SET LOCAL search_path TO public, pg_temp", "connection"),
     saying("listen", "LISTEN odd", "driver"),
-    saying("advisory_lock", "SELECT pg_advisory_lock(:id)"),
-    saying("temp_table", "CREATE TEMP TABLE odd (i int)"),
-    saying("prepare", "PREPARE odd AS SELECT 1", "driver"),
-    saying("hold_cursor", "DECLARE held CURSOR WITH HOLD FOR SELECT 1", "driver"),
+    *(advisory_lock, temp_table, prepare, hold_cursor),
     *(deferred_row, use_kept),
 ]
 """After these a run succeeds."""
