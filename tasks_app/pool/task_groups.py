@@ -39,7 +39,7 @@ _IDS = text(f"""
 
 def insert_callbacks(now: str = NOW) -> str:
     """Return the CTE that inserts the callbacks of ``counted`` groups that have an outcome."""
-    # It yields them as ``Called``; ``wait_s`` is null for those that only the scan may publish.
+    # It yields them as ``GroupCallback``; ``wait_s`` is null for those that only a scan publishes.
     columns = ", ".join(CARRIED)
     return f"""
     called AS (

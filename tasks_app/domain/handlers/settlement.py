@@ -90,7 +90,7 @@ def settle_exception(
             return settle_failure(task, cause)
         case Snooze():
             return _uncharged(task, Event.SNOOZE, cause, error.after)
-        case DependencyDown():  # if its outages could not be counted; see put_off
+        case DependencyDown():  # if its outages could not be counted
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():
             return charge_failure(

@@ -106,7 +106,7 @@ def _do(connection: Connection, step: Statement | Copy) -> Rows:
     dialect = connection.dialect
     try:
         listens = connection._has_events or connection.engine._has_events or connection._echo  # noqa: SLF001
-    except AttributeError:  # other names than we know (runtime.driver_internals)
+    except AttributeError:  # other names than we know (runtime.handler_db.driver_internals)
         listens = True
     # If nothing listens, SQLAlchemy would only pass the statement on: a fifth of a new task's cost.
     unheard = dialect.driver == "psycopg" and not dialect.is_async and not listens

@@ -95,7 +95,7 @@ def capacities_of(
     *,
     now: Clock = None,
 ) -> dict[Gate, Capacity]:
-    """Return the capacity of each gate; ``buckets`` as :func:`lock` returned them."""
+    """Return the capacity of each gate; ``buckets`` as :func:`lock_buckets` returned them."""
     if not gates:
         return {}
     if buckets is None:

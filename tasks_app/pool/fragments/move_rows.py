@@ -41,7 +41,7 @@ WITH_CALLBACKS = """
     SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
     UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
 """
-"""Inserted callbacks come after the moved rows, as ``Called``, with ``goes_to`` null."""
+"""Inserted callbacks come after the moved rows, as ``GroupCallback``, with ``goes_to`` null."""
 _HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
 
 

@@ -29,7 +29,7 @@ _LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}($1) IS NULL ELSE true
 
 
 def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
-    """Return the statement; its row, if any, is for :func:`called_by`.
+    """Return the statement; its row, if any, is for :func:`callbacks_of_answer`.
 
     Args:
         keeps: the row goes into the history.
@@ -90,7 +90,7 @@ _WORDS = {
 
 def success_statement(settlement: Settlement) -> SuccessStatement:
     """Return the statement of one success; it waits for its row and group."""
-    # Its result is for :func:`called_by`. It fails if the claim is lost: see
+    # Its result is for :func:`callbacks_of_answer`. It fails if the claim is lost: see
     # :func:`is_fence_lost`.
     if settlement.task is None or settlement.task.in_group:
         way = ", counts"

@@ -203,7 +203,7 @@ async def _acreate(session: Async | AsyncRaw, admitted: Sequence[TaskRow]) -> li
 
 
 def _are_several(rows: Sequence[TaskRow]) -> bool:
-    """Whether they need more than one statement, so one transaction."""
+    """Whether they need more than one statement, and therefore one transaction."""
     return len(rows) != 1 or has_large(rows)
 
 
@@ -217,7 +217,10 @@ def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
 
 
 def admitted(new: NewTask, *, large: bool = False) -> TaskRow:
-    """Return the row that :func:`create_task` would insert; ``large``: :func:`ready` gets it."""
+    """Return the row that :func:`create_task` would insert.
+
+    ``large``: its payload may be a large value, which :func:`ready` moves out of the row.
+    """
     match new.task:
         case str():
             spec = HANDLERS.specs.get(new.task)

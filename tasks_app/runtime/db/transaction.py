@@ -298,7 +298,7 @@ class Transaction(Access, Protocol):
 
     @property
     def untried(self) -> bool:
-        """Whether it had a connection on which nothing was answered, so that nothing was done."""
+        """Whether its connection answered nothing, so that nothing was done."""
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Commit effect and outcome; None: the fence is lost, nothing was committed."""

@@ -106,14 +106,18 @@ HINDERED_S = 1.0
 
 
 class Fetcher:
-    """The short claim takes tasks without gates in their way; the long one also checks gates."""
+    """Claims the ids of a message, by the cheapest of three statements that finds any.
+
+    The short claim (UNHINDERED) serves where nothing at all is limited or paused. The long one
+    reads pauses and queue defaults (UNGATED). `AdmissionControl` locks gates (ADMITTED, CLEAR).
+    """
 
     def __init__(self, parts: ChildParts, claimant: Claimant) -> None:
         self._database = parts.database
         self._admission = parts.admission
         self._claimant = claimant
         self.hindered_until = 0.0  # until then, by ``time.monotonic``, the short claim is left out
-        self._gated = False  # gates stood before the tasks that the last long claim took
+        self._gated = False  # the last long claim took tasks behind gates (limits, order keys)
         self._prepared = False
 
     def prepare_statements(self) -> None:
@@ -192,7 +196,7 @@ class Poller:
         self._turn = 0
         self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(scan.PACES))
         self._gates_at: dict[tuple[str, ...], float] = {}
-        """When those that gates stand before have their next turn, for each set of names."""
+        """When tasks behind gates (limits, keys) have their next turn, for each set of names."""
         self.kinds = tuple(k for k in (claimant.asynchronous, claimant.plain) if k.names)
         self.backoffs = {kind: EmptyPollBackoff(scan.PACES.empty) for kind in self.kinds}
 

@@ -79,7 +79,7 @@ class EndOfRun:
     runs_again: bool = False  # it has rolled back, and its handler is to be called again, uncharged
     repeats: int = 0  # how often its handler was called again
     began_anew: bool = False
-    """It began on a dead connection, or one that was older than its table, and begins once more."""
+    """It began on a dead connection, or met a plan prepared before its table changed; once only."""
 
 
 class Completion:
@@ -258,8 +258,8 @@ class FailurePolicy:
     def runs_again(self, end: EndOfRun, error: BaseException, *, untried: bool = False) -> bool:
         """Whether a run that was rolled back is made again at once, uncharged.
 
-        So it is where others stood in its way; and once, where its connection was dead before it
-        did anything, or what was prepared there older than its table.
+        That is so after a conflict with other transactions, up to ``REPEATS`` times; and once if
+        its connection was dead before it did anything, or a prepared plan was older than its table.
         """
         if end.repeats >= REPEATS or end.run.task.at_most_once:
             return False
@@ -271,7 +271,7 @@ class FailurePolicy:
         return False
 
     def _was_hurried(self, spec: HandlerSpec, error: BaseException) -> bool:
-        """Whether a limit ended its wait for a lock that its handler did not set."""
+        """Whether its wait for a lock hit a ``lock_timeout`` that its handler did not set."""
         if not is_lock_limit(error) or is_under_own_settings(error):
             return False
         try:

@@ -33,7 +33,7 @@ TURN_PATIENCE_S = 0.5  # how often an exclusive task that waits for its turn is 
 ROOM_PATIENCE_S = 0.02
 """How long single free places wait for more of them, so that claims are of groups."""
 LOOK_AROUND_EVERY_S = 1.0
-"""How often a child that hints and stale messages keep busy claims what was announced by none."""
+"""How often a child whose messages never end also claims tasks that no message announced."""
 TOP_UP_S, PAUSE_S = 30.0, 1.0
 """For how long a message may be topped up from the pool, and how long it gets to end then."""
 
@@ -149,7 +149,7 @@ class Executor:
         return self.next_group()
 
     def next_group(self) -> int:
-        """Return how many tasks all threads together likely carry out in a moment."""
+        """Return how many tasks all threads together probably run within a moment."""
         group = self.run_times.next_group(self._most)
         return min(group * (1 + self.threads.number), self._most)
 

@@ -115,7 +115,7 @@ class Runner:
             self._inflight.stop()
 
     def _is_short(self, task: ClaimedTask) -> bool:
-        """Whether it is known to be, has no limits of its own, and nobody hears of it."""
+        """Whether it is known to be, has no limits of its own, and no hook wants to know of it."""
         return (
             task.name in self._unlimited
             and task.timeout_ms is None
@@ -126,7 +126,7 @@ class Runner:
         )
 
     def run(self, run: ActiveRun) -> None:
-        """Run one started task to its outcome. Nothing that a handler raises comes out."""
+        """Run one started task to its outcome. No exception of a handler leaves this."""
         task = run.task
         spec = self._registry.get(task.name)
         if spec is None:  # claimed by names that we know, so this cannot be
@@ -158,7 +158,7 @@ class Runner:
                 return
 
     def attempt(self, run: ActiveRun, spec: HandlerSpec, limit: float | None) -> Settlement | None:
-        """Call the handler, and commit what it did; the task is announced. Nothing comes out.
+        """Call the handler, and commit what it did; the task is announced. It never raises.
 
         It is called again, uncharged, where the policy says so.
 

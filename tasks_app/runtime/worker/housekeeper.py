@@ -162,7 +162,7 @@ class Housekeeper:
             self._inflight.housekeeper_wake.clear()
 
     def _end_as_orphan(self) -> None:
-        """Claim nothing more; the parent is gone, who would kill us at a hard limit."""
+        """Claim nothing more: the parent, which kills children at a hard limit, is gone."""
         self._inflight.stop()
         now = time.monotonic()
         for run in self._inflight.running():
