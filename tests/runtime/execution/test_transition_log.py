@@ -28,7 +28,6 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged, Moving
 from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.retention import delete_old_lines
 from tasks_app.pool.runs import claim, leases, settle, settle_success
-from tasks_app.pool.runs import claim as claims
 from tasks_app.pool.runs.leases import rescue_expired
 from tasks_app.pool.tasks.browse import find_tasks
 from tests.factory import some
@@ -125,7 +124,7 @@ def test_off_writes_nothing_and_sends_nothing_more(bench: Bench) -> None:
     moving = [each for each in vars(settle).values() if isinstance(each, Moving)]
     sent = [statement().text for statement in (*moving, leases._GROUP, leases.EXPIRED)]
     sent += [sql.decode() for (_, logs), (_, sql) in settle_success._WORDS.items() if not logs]
-    sent += [each[False] for each in (claims._UNGATED, claims._ADMITTED, claims._UNHINDERED)]
+    sent += [each.value[False] for each in claim.Claims]
     sent.append(claim._NEXT.text)
     assert len(sent) >= 13
     assert not [statement for statement in sent if "task_transition" in statement]
