@@ -76,7 +76,7 @@ def guarded(
         raise TypeError(f"{handler.__name__} has no role. Put @requires(Role.…) above it.")
 
     async def endpoint(request: Request) -> Response:
-        known = vars(handler)["scraped"] and metrics_visitor(request, state.settings)
+        known = getattr(handler, "scraped", False) and metrics_visitor(request, state.settings)
         identity = known or await identify(request)
         if identity.ask:
             raise HttpError(401, identity.why)

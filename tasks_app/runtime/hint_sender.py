@@ -115,12 +115,14 @@ class HintSender:
             else:
                 self._waiting.put(hint, hint.at)
                 put = True
-        if put and self._thread is None:
-            with self._starting:
+        if put and self._thread is None and self._starting.acquire(blocking=False):
+            try:  # otherwise another thread, or what a signal interrupted, starts it
                 if self._thread is None:
                     thread = threading.Thread(target=self._run, name="tasks_app hints", daemon=True)
                     thread.start()
                     self._thread = thread
+            finally:
+                self._starting.release()
         if put and idle:
             time.sleep(0)  # lets the thread run before this one blocks
 

@@ -474,7 +474,9 @@ LEGAL = {
     *(("RUNNING", "succeed", "SUCCEEDED"), ("RUNNING", "skip", "SKIPPED")),
     *(("RUNNING", "cancel", "CANCELLED"), ("RUNNING", "fail", "FAILED")),
     *(("RUNNING", event, "PENDING") for event in ("retry", "snooze", "release", "rescue")),
-    *((state.value, "requeue", "PENDING") for state in TERMINAL),
+    *(("SUCCEEDED", "requeue", "PENDING"), ("SKIPPED", "requeue", "PENDING")),
+    *(("CANCELLED", "requeue", "PENDING"), ("EXPIRED", "requeue", "PENDING")),
+    ("FAILED", "requeue", "PENDING"),
 }
 
 

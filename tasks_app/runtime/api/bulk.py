@@ -254,6 +254,7 @@ def requeue_errors(
         InvalidSelectionError: the fingerprint is invalid.
     """
     token = start_bulk(engine, BulkAction.REQUEUE, fingerprint=fingerprint, by=by, why=why)
+    patience_s = patience.total_seconds()
 
     def run() -> Iterator[RequeueStage]:
         for place, first in enumerate(stages, 1):
@@ -262,7 +263,7 @@ def requeue_errors(
             done = run_bulk(engine, token, first=first, by=by)
             if done is None:
                 return
-            seen, end = RequeueResult(0, 0), time.monotonic() + patience.total_seconds()
+            seen, end = RequeueResult(0, 0), time.monotonic() + patience_s
             while place < len(stages) and done.ids:
                 with transaction_of(engine) as connection:
                     seen = count_requeued(connection, fingerprint, done.ids, since)

@@ -203,8 +203,9 @@ async def _acreate(session: Async | AsyncRaw, admitted: Sequence[TaskRow]) -> li
 
 
 def _are_several(rows: Sequence[TaskRow]) -> bool:
-    """Whether they need more than one statement, and therefore one transaction."""
-    return len(rows) != 1 or has_large(rows)
+    """Whether they may need more than one statement, and therefore one transaction."""
+    terms = rows[0].terms if len(rows) == 1 else None
+    return terms is None or has_large(rows) or terms.strict_order or terms.rule is not None
 
 
 def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:

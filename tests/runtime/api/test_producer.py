@@ -365,6 +365,18 @@ def raw(url: str) -> Iterator[psycopg.Connection]:
         connection.rollback()
 
 
+COUNTS_LOCKS = """
+    CREATE FUNCTION counts_locks() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        new.biz_key := (SELECT count(*) || ' lock' FROM pg_locks
+            WHERE locktype = 'advisory' AND pid = pg_backend_pid());
+        RETURN new;
+    END $$;
+    CREATE TRIGGER counts_locks BEFORE INSERT ON task_pending
+        FOR EACH ROW EXECUTE FUNCTION counts_locks()
+"""
+
+
 class TestSync:
     def test_a_task_exists_if_and_only_if_the_transaction_commits(
         self, bench: Bench, raw: psycopg.Connection
@@ -404,6 +416,20 @@ class TestSync:
         ):
             create_tasks(raw, MIXED)
         assert names(bench) == []
+
+    @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+    def test_with_autocommit_a_strict_order_holds_its_turn_until_the_commit(
+        self, bench: Bench, url: str, many: bool
+    ) -> None:
+        bench.sql(COUNTS_LOCKS)
+        bench.at_end(lambda: bench.sql("DROP FUNCTION counts_locks CASCADE"))
+        options: dict[str, Any] = {"order_key": "k", "strict_order": True}
+        with psycopg.connect(url, autocommit=True) as raw:
+            if many:
+                create_tasks(raw, [NewTask("t", None, options)])
+            else:
+                create_task(raw, "t", **options)
+        assert bench.sql("SELECT biz_key FROM task_pending") == "1 lock"
 
     def test_a_taken_unique_key(self, bench: Bench, raw: psycopg.Connection) -> None:
         first = create_task(raw, "t", unique_key="k")
