@@ -33,7 +33,7 @@ def unblock(connection: Connection, task_id: int, _: Nothing, by: str) -> Action
 1. **A verb** in `tasks_app/runtime/api`, in the caller's transaction: it changes rows by a
    statement of `tasks_app/pool` and writes the line of the audit (`note`). Where programs may
    call it, too, its async twin is one line, `aunblock_task = made_async(unblock_task)`; both
-   names stand in the lists of `tasks_app/__init__.py` and in `SUBJECTS` of `dev/documents/api.py`,
+   names stand in `tasks_app/__init__.py`, its `.pyi` and `SUBJECTS` of `dev/documents/api.py`,
    and each has an example in its docstring. What may meet very many rows is a bulk, not an
    action.
 2. **A function** that calls it. Its docstring is the help of the command and the summary in

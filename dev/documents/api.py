@@ -20,7 +20,7 @@ from dev.documents.source import (
     methods,
     signature,
 )
-from tasks_app import __all__, _modules
+from tasks_app import _MODULES, __all__
 
 HANDLERS = "tasks_app.runtime.handlers"
 HOOKS = "tasks_app.runtime.hooks"
@@ -154,7 +154,7 @@ def exports_page(exported: Collection[str] = __all__) -> str:
 
 
 def _node(name: str) -> ast.AST:
-    return definitions(_modules()[name]).get(name, ast.Pass())
+    return definitions(_MODULES[name]).get(name, ast.Pass())
 
 
 def _what(name: str) -> str:

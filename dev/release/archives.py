@@ -14,6 +14,7 @@ from packaging.metadata import Metadata
 
 NEEDED = (
     "tasks_app/__init__.py",
+    "tasks_app/__init__.pyi",
     "tasks_app/py.typed",
     "tasks_app/_migrations/env.py",
     "tasks_app/_examples/hello.py",

@@ -68,7 +68,7 @@ def test_each_mistake_is_found_and_nothing_else(
     assert {place: found[place] for place in found.keys() - mistakes} == {}
 
 
-FACE = {f"{module}.{name}" for name, module in tasks_app._modules().items()}
+FACE = {f"{module}.{name}" for name, module in tasks_app._MODULES.items()}
 
 
 FACE |= {f"tasks_app.testing.{room}.{name}" for name, room in testing._HOME.items()}
