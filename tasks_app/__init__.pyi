@@ -127,5 +127,4 @@ from tasks_app.runtime.schedules.schedules import (
     remove_schedule as remove_schedule, run_schedule as run_schedule,
 )
 
-__all__: list[str]  # noqa: PYI035  every name above is exported by its "as"
 _MODULES: dict[str, str]

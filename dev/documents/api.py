@@ -20,7 +20,7 @@ from dev.documents.source import (
     methods,
     signature,
 )
-from tasks_app import _MODULES, __all__
+from tasks_app import _MODULES
 
 HANDLERS = "tasks_app.runtime.handlers"
 HOOKS = "tasks_app.runtime.hooks"
@@ -125,7 +125,7 @@ def hooks_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def exports_page(exported: Collection[str] = __all__) -> str:
+def exports_page(exported: Collection[str] = _MODULES.keys()) -> str:
     """Return the page about all names of ``from tasks_app import …``."""
     named = {name for names in SUBJECTS.values() for name in names.split()}
     twins = sorted(name for name in exported if name not in named and name[1:] in named)
