@@ -185,7 +185,7 @@ def house(
     house.end()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _clean(request: pytest.FixtureRequest) -> Iterator[None]:
     if "house" not in request.fixturenames:
         yield

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import psycopg
 from sqlalchemy import URL
 
-from tasks_app.embedded.process import HOST
+from tasks_app.embedded.process import HOST, popen_options
 from tasks_app.embedded.servers import Postgres
 
 
@@ -27,8 +28,12 @@ class Standby(Postgres):
     def _make(self, cluster: Path) -> None:
         source = self._primary.set(drivername="postgresql", database="postgres")
         where = [f"--pgdata={cluster}", f"--dbname={source.render_as_string(False)}"]
-        self._run(
-            "pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"
+        how = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        subprocess.run(
+            [self._program("pg_basebackup"), *where, *how],
+            cwd=self.data,
+            check=True,
+            **popen_options(self.user),
         )
 
     def _probe(self) -> str | None:

@@ -258,10 +258,10 @@ def test_the_name_of_a_job_is_as_short_as_pg_cron_keeps_it(connection: Connectio
     assert {len(name) for name in names} == {63}
 
 
-@pytest.fixture(scope="module")
-def asked(shared_engine: Engine) -> Iterator[Connection]:
-    """A transaction that has the functions, and is rolled back."""
-    with shared_engine.connect() as connection:
+@pytest.fixture
+def asked(engine: Engine) -> Iterator[Connection]:
+    """A transaction that has the functions, and is rolled back; its lock keeps out all others."""
+    with engine.connect() as connection:
         functions.create(connection, SETTINGS)
         yield connection
         connection.rollback()
