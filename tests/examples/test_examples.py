@@ -20,11 +20,8 @@ from uuid import UUID, uuid4
 import psutil
 import pytest
 from rich.console import Console
-from shop.closing import _activation
-from shop.demo import _somebody_watches
 from shop.mail import ADDRESS_VARIABLE, MailPutOffError, MailRefusedError, send_mail
 from shop.mailserver import FAR_AWAY, NOBODY, PATIENCE, MailServer
-from shop.stage import Stage
 from sqlalchemy import Engine, NullPool, create_engine, text
 
 from tasks_app.embedded.stack import temporary
@@ -323,6 +320,8 @@ def left_running(folder: Path) -> list[str]:
 def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from shop.closing import _activation  # it declares handlers
+
     (tmp_path / ".venv/bin").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
@@ -333,6 +332,8 @@ def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
 
 @slow
 def test_it_stays_only_with_a_terminal_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shop.demo import _somebody_watches  # it declares handlers
+
     ours, theirs = pty.openpty()
     answers = {}
     with os.fdopen(theirs, "r+b", buffering=0) as terminal, Path(os.devnull).open() as nothing:
@@ -347,6 +348,8 @@ def test_it_stays_only_with_a_terminal_on_both_ends(monkeypatch: pytest.MonkeyPa
 
 @slow
 def test_a_later_day_says_what_the_pool_holds_already(engine: Engine, tmp_path: Path) -> None:
+    from shop.stage import Stage  # it declares handlers
+
     said = io.StringIO()
     stage = Stage(tmp_path, Console(file=said), keep=False)
     stage.engine = engine
