@@ -64,7 +64,7 @@ BROKER = (
         "What needs no broker goes on while it refuses messages.",
         "tasks_app/runtime/leader/leader.py",
         "            trouble = self._publish()\n",
-        "            self._give_up(trouble := self._publish())\n",
+        "            self._step_down_if(trouble := self._publish())\n",
         f"{LEADER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
     ),
     mutant(

@@ -63,7 +63,7 @@ ENDS_OF_RUNS = (
         "Its effects may be gone: it is given back, never settled a second time.",
         ENDINGS,
         "            self._settle(task, end.run.with_sub_status(failure))\n",
-        "            self._keep(task, settlement)\n",
+        "            self._settle(task, settlement)\n",
         f"{UNANSWERED}_stands_or_not[plain-row-lose_request]",
     ),
     mutant(
@@ -331,7 +331,7 @@ ENDS_OF_RUNS = (
         "A child that stops gives back what it has not written.",
         "tasks_app/runtime/execution/in_flight.py",
         "                self._return([claim])\n            else:\n",
-        "                pass\n            else:\n",
+        "                self._move(self._claims.pop(claim.fence), ANSWER)\n            else:\n",
         "tests/runtime/test_late_writes.py::TestOneThatWaits::test_a_child_that_stops_gives_it_back",
     ),
     mutant(
