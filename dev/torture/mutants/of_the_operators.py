@@ -270,7 +270,7 @@ OPERATORS = (
         "What became due while a drain ended was not left by it.",
         "tasks_app/pool/operations/diagnostics.py",
         "p.due_at <= CAST(:since AS timestamptz)",
-        "(p.due_at <= {NOW} OR p.due_at <= CAST(:since AS timestamptz))",
+        "(p.due_at <= statement_timestamp() OR p.due_at <= CAST(:since AS timestamptz))",
         "tests/cli/test_work.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"
         "_parked",
     ),
