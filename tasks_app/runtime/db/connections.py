@@ -183,7 +183,7 @@ def _of_django(wrapper: Any) -> Any:
 def commit_of_django(session: object) -> Callable[[Callable[[], object]], None]:
     """Return what takes a function to call after the commit, if that is one of Django's.
 
-    Of any other connection nobody learns of its commit: nothing will be called.
+    The commit of any other connection is not noticed, so nothing is called.
 
     Raises:
         InvalidConnectionError: there is no transaction, so that a new task would commit alone.

@@ -90,7 +90,7 @@ class Invocation:
     def make(
         self, run: ActiveRun, spec: HandlerSpec, context: TaskContext, limit: float | None
     ) -> Settlement:
-        """Call the handler and return its success; whatever it raises comes out.
+        """Call the handler and return its success; raise what it raises.
 
         Raises:
             FenceLostError: the run is not ours any more.
@@ -266,7 +266,7 @@ class ProcessGuard:
         self._cpu_limit = resource.getrlimit(resource.RLIMIT_CPU)
         timers = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
         self._timers = [each for each in timers if not any(signal.getitimer(each))]
-        """Which nobody used when the process began: a profiler keeps its own."""
+        """Unused when the process began: a profiler keeps its own."""
         if threading.get_ident() == self._main and signal.getsignal(signal.SIGALRM) == _KILLS:
             signal.signal(signal.SIGALRM, lambda *_: None)  # a thread's may ring; see below
         with tempfile.TemporaryFile() as file:

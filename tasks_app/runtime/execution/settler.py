@@ -39,7 +39,7 @@ LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then leases end, and a rescue
 follows."""
 REFUSED_WAIT_S = 5.0  # how long a child begins nothing new while its outcomes are refused
-LOCKED_WAIT_S = 0.5  # until an outcome is tried again whose row somebody else holds
+LOCKED_WAIT_S = 0.5  # until an outcome is tried again whose row another transaction holds
 MOST = 1_000  # how many outcomes without writes go in one statement
 MOST_COMMITS, MOST_WRITES = 32, 64
 """How many commits share a round trip, and how many statements of handlers: more would save
@@ -78,9 +78,9 @@ class Settler:
             self.flush()
 
     def flush(self) -> bool:
-        """Write all finished outcomes, waiting for nobody; True: some are left to try at once.
+        """Write all finished outcomes, without a wait; True: some are left to try at once.
 
-        A row that somebody holds (an open cancel, say) stays in flight and is tried again soon.
+        A row that another transaction holds (an open cancel) stays and is tried again soon.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer, or refused; what is not written
@@ -111,7 +111,7 @@ class Settler:
             return False
         try:
             return self.flush()
-        except Exception as error:  # what is claimed would be left behind by whatever came out
+        except Exception as error:  # an exception here would leave claims behind
             log.warning("outcomes wait for the database: %s", type(error).__name__)
             return False
 
