@@ -27,6 +27,9 @@ _NAMES = {
     "tasks_app.domain.finding": "Finding",
     "tasks_app.domain.flow_control.circuit_breaker": "Breaker",
     "tasks_app.domain.flow_control.limits": "Limit",
+    "tasks_app.domain.flows": (
+        "After CreatedFlow Flow FlowProgress FlowState FlowStep Need StepEnd ended failed"
+    ),
     "tasks_app.domain.groups": "Ended Group GroupProgress",
     "tasks_app.domain.handlers.outcomes": "Cancel DependencyDown Fail Retry Skip Snooze",
     "tasks_app.domain.handlers.spec": "Handler",
@@ -55,9 +58,13 @@ _NAMES = {
         "afill_fingerprints alist_errors amark_error_known amark_error_unknown fill_fingerprints "
         "list_errors mark_error_known mark_error_unknown"
     ),
+    "tasks_app.runtime.api.flows": (
+        "acancel_flow acreate_flow aget_flow alist_flows cancel_flow create_flow get_flow "
+        "list_flows"
+    ),
     "tasks_app.runtime.api.groups": (
-        "acancel_group acreate_group aget_group agroup_results cancel_group create_group "
-        "get_group group_results"
+        "acancel_group acreate_group aextend_group aget_group agroup_results cancel_group "
+        "create_group extend_group get_group group_results"
     ),
     "tasks_app.runtime.api.limits": (
         "adrop_limit alist_limits aset_limit aunblock_task drop_limit list_limits set_limit "

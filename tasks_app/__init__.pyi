@@ -29,6 +29,11 @@ from tasks_app.domain.explain.explanation import Explanation as Explanation
 from tasks_app.domain.finding import Finding as Finding
 from tasks_app.domain.flow_control.circuit_breaker import Breaker as Breaker
 from tasks_app.domain.flow_control.limits import Limit as Limit
+from tasks_app.domain.flows import (
+    After as After, CreatedFlow as CreatedFlow, Flow as Flow, FlowProgress as FlowProgress,
+    FlowState as FlowState, FlowStep as FlowStep, Need as Need, StepEnd as StepEnd,
+    ended as ended, failed as failed,
+)
 from tasks_app.domain.groups import Ended as Ended, Group as Group, GroupProgress as GroupProgress
 from tasks_app.domain.handlers.outcomes import (
     Cancel as Cancel, DependencyDown as DependencyDown, Fail as Fail, Retry as Retry, Skip as Skip,
@@ -72,9 +77,15 @@ from tasks_app.runtime.api.errors import (
     fill_fingerprints as fill_fingerprints, list_errors as list_errors,
     mark_error_known as mark_error_known, mark_error_unknown as mark_error_unknown,
 )
+from tasks_app.runtime.api.flows import (
+    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aget_flow as aget_flow,
+    alist_flows as alist_flows, cancel_flow as cancel_flow, create_flow as create_flow,
+    get_flow as get_flow, list_flows as list_flows,
+)
 from tasks_app.runtime.api.groups import (
-    acancel_group as acancel_group, acreate_group as acreate_group, aget_group as aget_group,
-    agroup_results as agroup_results, cancel_group as cancel_group, create_group as create_group,
+    acancel_group as acancel_group, acreate_group as acreate_group,
+    aextend_group as aextend_group, aget_group as aget_group, agroup_results as agroup_results,
+    cancel_group as cancel_group, create_group as create_group, extend_group as extend_group,
     get_group as get_group, group_results as group_results,
 )
 from tasks_app.runtime.api.limits import (

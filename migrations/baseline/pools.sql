@@ -51,10 +51,11 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
             -- lets it run), handler (no live worker knows its name).
     parked_for          text,  -- The subject of parked_kind: an order key, queue, name, limit key or dependency.
     held_due_at         timestamptz,  -- The date that a held task had, and gets back when it is released. It is held while due_at lies behind the
-            -- year 9500, or not before expires_at.
+            -- year 9500, or not before expires_at. A step with open needs (waits_for) is put off in the same way.
     sub_status          text,  -- What its handler said of its state, in the user's words.
     changed_at          timestamptz,  -- When it last came back, or an operator changed it, as far as no other date tells: see updated_at of task_all.
     more_limit_keys     varchar(255)[],  -- Its limit keys behind the first; it runs while there is room under each.
+    waits_for           integer,  -- Of a step of a flow: how many of its needs are open. Below 0: it is held, too. Null: none.
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
     CONSTRAINT moments_are_readable CHECK (scan_at >= due_at AND ('["1900-01-01 00:00:00+00","9900-01-01 00:00:00+00")'::tstzrange @> ALL
@@ -206,17 +207,18 @@ SELECT id,
     sub_status,
     greatest(created_at, started_at, cancel_requested_at, changed_at) AS updated_at,  -- When the task was last created, claimed, returned, ended,
         -- changed by an operator or asked to stop.
-    more_limit_keys
+    more_limit_keys,
+    waits_for  -- As in task_pending.
 FROM task_pending
 UNION ALL
 SELECT id, 'completed', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys, NULL
 FROM task_completed
 UNION ALL
 SELECT id, 'error', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys, NULL
 FROM task_error;
 
 CREATE TABLE task_key (  -- Unique keys of the scopes queued, for_period and forever: one row for each key that is taken, or was lately. Deleting a

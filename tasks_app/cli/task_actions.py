@@ -36,6 +36,7 @@ _named = options(
     click.option("--name", help="Tasks of this name."),
     click.option("--queue", help="Of this queue."),
     click.option("--biz-key", help="Of this business object: order:42."),
+    click.option("--group", type=int, metavar="ID", help="Members of this group."),
 )
 _placed = options(
     click.option(

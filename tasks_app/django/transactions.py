@@ -37,7 +37,7 @@ from tasks_app.runtime.handler_db.statements import (
     stays_in_session,
     write_of,
 )
-from tasks_app.runtime.hints import HINTS, hints_of_called
+from tasks_app.runtime.hints import HINTS, hints_of_started
 
 
 class DjangoLane(SyncLane):
@@ -223,7 +223,7 @@ class DjangoTransaction:
         except (DjangoError, psycopg.Error) as error:
             raise of_commit(judged(error)) from error
         self._commit(db)
-        HINTS.offer(hints_of_called(ending.called))
+        HINTS.offer(hints_of_started(ending.started))
         run_hooks(hooks)
         return State.SUCCEEDED
 

@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The progress of a group. Tasks that end after the group did are not counted."""
+    """The progress of a group. Members that end after it succeeded are not counted."""
 
     id: int
     total: int
@@ -59,8 +59,8 @@ class Ended:
     name: str  # the task's
 
 
-class GroupCallback(NamedTuple):
-    """A callback that a settle has just inserted, so that a hint can follow the commit."""
+class StartedTask(NamedTuple):
+    """A callback, or a step of a flow, that ends have made due: a hint may follow the commit."""
 
     id: int
     queue: str
@@ -94,6 +94,8 @@ def checked_group(
     """Return the checked group; raises InvalidTaskError."""
     if enough is not None:
         check_integer(enough, "enough", 1, total)
+        if fail_fast:
+            raise InvalidTaskError("fail_fast", "is given together with enough", "one of the two")
     if part_of is not None and (then is None or on_failure is None):
         allowed = "it together with then= and on_failure="
         raise InvalidTaskError("part_of", "needs a task for both outcomes", allowed)

@@ -16,7 +16,7 @@ from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, Unr
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks import options
 from tasks_app.domain.tasks.error_text import parse_fingerprint
-from tasks_app.domain.tasks.options import check_queue
+from tasks_app.domain.tasks.options import check_id, check_queue
 from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.states import Pool, State, pool_of
@@ -65,6 +65,7 @@ class Selection:
     name: str | None = None
     queue: str | None = None
     biz_key: str | None = None
+    group: int | None = None  # they are members of this group
     error_kind: str | None = None  # class of the last error, with or without its module
     fingerprint: str | None = None  # 16 hexadecimal digits; only in the error pool
     error_text: str | None = None  # a part of the last error's text, in any case
@@ -113,6 +114,11 @@ def parse_selection(action: BulkAction, given: dict[str, Any]) -> Selection:
         raise InvalidSelectionError(f"Tasks cannot be selected by {', '.join(sorted(unknown))}.")
     if not words.keys() - {"pool", "state"}:
         raise InvalidSelectionError("This selects every task. Select by name, queue, ids, …")
+    if "group" in words:
+        try:
+            words["group"] = check_id(words["group"], "group")
+        except InvalidTaskError as error:
+            raise InvalidSelectionError(str(error)) from None
     state = _word(State, "state", words.get("state"))
     pool = _word(Pool, "pool", words.get("pool"))
     if "fingerprint" in words:

@@ -68,6 +68,11 @@ TEXT_RANGE = table("task_text_range")
 GROUP = _stored("task_group")
 GROUP_IDS = _stored("task_group_ids")
 EXTEND = table("task_group_extend")
+FLOW_STEP = _stored("task_flow_step")
+FLOW_NEED = _stored("task_flow_need")
+ENTER_STEPS = table("task_flow_enter")
+STEP_ENDED = table("task_flow_step_ended")
+STEP_REOPENED = table("task_flow_step_reopened")
 FENCE_LOST = table("task_fence_lost")
 PROGRESS = _stored("task_progress")
 BATCH = _stored("task_batch")
@@ -91,6 +96,7 @@ CARRIED = (
     *("sub_status", "more_limit_keys"),
 )
 """Columns that a row keeps when it moves to another pool; state and outcome are new."""
+TABLE_OF = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
 EVERY_QUEUE = "*"  # no queue has this name; as a pause it means all of them
 REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
 """Notes in the lease of the scan: since when the broker refuses messages, and why."""

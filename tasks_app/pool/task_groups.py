@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.groups import Ended, GroupProgress, GroupRow
-from tasks_app.domain.tasks.states import State
+from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tables import (
     ALL,
     COMPLETED,
@@ -21,6 +21,9 @@ from tasks_app.pool.tables import (
     GROUP_OF_ROW,
     NOW,
     PENDING,
+    STEP_ENDED,
+    STEP_REOPENED,
+    TABLE_OF,
     Clock,
     quoted,
 )
@@ -38,8 +41,8 @@ _IDS = text(f"""
 
 
 def insert_callbacks(now: str = NOW) -> str:
-    """Return the CTE that inserts the callbacks of ``counted`` groups that have an outcome."""
-    # It yields them as ``GroupCallback``; ``wait_s`` is null for those that only a scan publishes.
+    """Return the CTE that inserts the callbacks of ``counted`` groups that are over by this."""
+    # It yields them as ``StartedTask``; ``wait_s`` is null for those that only a scan publishes.
     columns = ", ".join(CARRIED)
     return f"""
     called AS (
@@ -56,7 +59,7 @@ def insert_callbacks(now: str = NOW) -> str:
         CROSS JOIN LATERAL (
             SELECT coalesce(r.due_at, {now})
                 + make_interval(secs => CAST(k.given ->> 'delay' AS float8)) AS due_at) AS t
-        WHERE k.given IS NOT NULL
+        WHERE k.given IS NOT NULL AND c.was_open
         RETURNING id, queue, CASE WHEN enabled AND fair_key IS NULL
             THEN CAST(extract(epoch FROM due_at - {now}) AS float8) END AS wait_s)
     """
@@ -78,7 +81,8 @@ _INSERT = text(f"""
             {NOW}, {NOW})
         RETURNING id, outcome, succeeded, failed, callback_id, part_of),
     counted AS (
-        SELECT i.*, CAST(:then_row AS jsonb) AS then_row, CAST(:on_failure AS jsonb) AS on_failure
+        SELECT i.*, true AS was_open, CAST(:then_row AS jsonb) AS then_row,
+            CAST(:on_failure AS jsonb) AS on_failure
         FROM inserted i),
     {insert_callbacks()}
     SELECT id FROM counted""")
@@ -133,23 +137,27 @@ def lock_groups(source: str) -> str:
     # Groups are locked before their members: the holder of a group's lock may need any member.
     return f"""
     own AS MATERIALIZED (
-        SELECT g.id FROM {GROUP} g WHERE g.id = ANY(ARRAY({source})) AND {_OPEN}
+        SELECT g.id, g.outcome IS NULL AS was_open FROM {GROUP} g
+        WHERE g.id = ANY(ARRAY({source})) AND {_COUNTS}
         ORDER BY g.id FOR NO KEY UPDATE)
     """
 
 
-_OPEN = "g.outcome IS NULL"  # a group that is over counts no members
-_GROUPS_OF = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
-_HOLD = text(f"""
-    WITH {lock_groups(_GROUPS_OF)}
+# A group that succeeded is over for good. One that failed counts on: a requeue may reopen it.
+_COUNTS = f"g.outcome IS DISTINCT FROM '{State.SUCCEEDED}'"
+_LOCK_GROUPS_OF = {
+    pool: text(f"""
+    WITH {lock_groups(f"SELECT t.batch_id FROM {rows} t WHERE t.id = ANY(CAST(:ids AS bigint[]))")}
     SELECT id FROM own""")
+    for pool, rows in TABLE_OF.items()
+}
 
 
-def lock_open_groups(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Lock the open groups of these tasks; return their ids."""
+def lock_groups_of(connection: Connection, pool: Pool, ids: Sequence[int]) -> list[int]:
+    """Lock the groups that count these tasks; return the groups' ids."""
     # An ending run locks its group and then its row: if we locked the row first, both would wait
     # for each other.
-    return list(connection.execute(_HOLD, {"ids": list(ids)}).scalars())
+    return list(connection.execute(_LOCK_GROUPS_OF[pool], {"ids": list(ids)}).scalars())
 
 
 _COLUMNS = """
@@ -241,11 +249,10 @@ def _of(column: str) -> str:
     return f"(SELECT {column} FROM tally)[array_position((SELECT ids FROM tally), g.id)]"
 
 
-def count_members(
-    moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now: str = NOW
-) -> str:
+def count_members(moved: str, *, goes_to: str = "goes_to", now: str = NOW) -> str:
     """Return CTEs that count the members among the rows of the CTE ``moved``, and call back."""
-    # All of ``moved`` have ended, and their groups are locked. ``succeeds`` is a condition.
+    # All of ``moved`` have ended, and their groups are locked. ``goes_to`` is an expression.
+    succeeds = f"{goes_to} IN ({quoted(*GOOD)})"
     return f"""
     tally AS MATERIALIZED (
         SELECT array_agg(n.id) AS ids, array_agg(n.succeeded) AS succeeded,
@@ -258,9 +265,36 @@ def count_members(
         UPDATE {GROUP} g
         SET succeeded = g.succeeded + {_of("succeeded")}, failed = g.failed + {_of("failed")},
             counted_at = {now}
-        WHERE g.id = ANY((SELECT ids FROM tally)::bigint[]) AND {_OPEN}
-        RETURNING g.*),
+        WHERE g.id = ANY((SELECT ids FROM tally)::bigint[]) AND {_COUNTS}
+        RETURNING g.*, g.id = ANY(
+            (SELECT array_agg(o.id) FROM own o WHERE o.was_open)::bigint[]) AS was_open),
     {insert_callbacks(now)}
+    """
+
+
+def start_followers(
+    moved: str,
+    *,
+    goes_to: str = "goes_to",
+    result: str = "result",
+    before: str = "0",
+    now: str = NOW,
+) -> str:
+    """Return the CTE ``started`` of callbacks and steps that are due, as ``StartedTask``.
+
+    It releases the steps when it is read.
+    """
+    # ``goes_to`` and ``result`` are expressions on the rows of ``moved``; ``before`` is a number
+    # that is known once all rows have moved: ends of steps may change rows that move, too.
+    return f"""
+    started AS MATERIALIZED (
+        SELECT id, queue, wait_s FROM called WHERE wait_s IS NOT NULL
+        UNION ALL
+        SELECT r.id, r.queue, r.wait_s
+        FROM {moved} m CROSS JOIN LATERAL {STEP_ENDED}(m.id, {goes_to}, {result}, {now}) AS r
+        WHERE r.wait_s IS NOT NULL AND CASE WHEN m.batch_id = ANY(
+            (SELECT array_agg(c.id) FROM counted c WHERE c.flow IS NOT NULL)::bigint[])
+            THEN {before} >= 0 END)
     """
 
 
@@ -271,17 +305,65 @@ SKIP_LOCKED_GROUPS = f"""
     wanted AS MATERIALIZED (SELECT array_agg(w.batch_id) AS ids FROM (
         SELECT batch_id FROM locked WHERE batch_id IS NOT NULL AND {ENDS}) AS w),
     own AS MATERIALIZED (
-        SELECT g.id FROM {GROUP} g WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_OPEN}
+        SELECT g.id, g.outcome IS NULL AS was_open FROM {GROUP} g
+        WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_COUNTS}
         ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED),
     busy AS MATERIALIZED (
         SELECT array_agg(g.id) AS ids FROM {GROUP} g
-        WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_OPEN}
+        WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_COUNTS}
           AND g.id <> ALL (ARRAY(SELECT id FROM own))),
     held AS NOT MATERIALIZED (
         SELECT * FROM locked
         WHERE NOT ({ENDS}) OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)
     """
 """CTEs; ``held`` has the rows of ``locked`` whose group no other transaction locks."""
+
+
+_TAKE_BACK = text(f"""
+    WITH before AS MATERIALIZED (
+        SELECT g.id, g.outcome FROM {GROUP} g WHERE g.id = :id AND {_COUNTS} FOR NO KEY UPDATE)
+    UPDATE {GROUP} g
+    SET succeeded = g.succeeded - CASE WHEN :succeeded THEN 1 ELSE 0 END,
+        failed = g.failed - CASE WHEN :succeeded THEN 0 ELSE 1 END
+    WHERE g.id = ANY(ARRAY(SELECT id FROM before))
+    RETURNING g.flow, (SELECT outcome FROM before) IS NOT NULL AND g.outcome IS NULL AS reopened
+    """)
+_STEP_REOPENED = text(f"SELECT {STEP_REOPENED}(:id)")
+_REOPEN = text(f"""
+    UPDATE {GROUP} g SET callback_id = {_next(PENDING)}
+    WHERE g.id = :id AND g.callback_id IS NOT NULL RETURNING g.callback_id, g.part_of""")
+_WAIT_AGAIN = text(f"""
+    WITH before AS MATERIALIZED (
+        SELECT g.id, g.outcome FROM {GROUP} g WHERE g.id = :id AND {_COUNTS} FOR NO KEY UPDATE),
+    entered AS (
+        INSERT INTO {GROUP_IDS} (group_id, no, ids)
+        SELECT b.id, (SELECT coalesce(max(i.no) + 1, 0) FROM {GROUP_IDS} i WHERE i.group_id = b.id),
+            ARRAY[CAST(:callback AS bigint)]
+        FROM before b)
+    UPDATE {GROUP} g SET total = g.total + 1 WHERE g.id = ANY(ARRAY(SELECT id FROM before))
+    RETURNING (SELECT outcome FROM before) IS NOT NULL AND g.outcome IS NULL AS reopened""")
+
+
+def take_back(connection: Connection, group_id: int, task_id: int, state: State) -> None:
+    """Count a member, which ended in ``state`` and waits again, as not ended.
+
+    It waits for the group's row. A group that failed is open again once all its failures are taken
+    back, or, without ``fail_fast``, one of them. Its next end inserts a callback with a new id.
+    """
+    values = {"id": group_id, "succeeded": state in GOOD}
+    row = connection.execute(_TAKE_BACK, values).first()
+    if row is None:  # it has succeeded, or was forgotten
+        return
+    if row.flow is not None:
+        connection.execute(_STEP_REOPENED, {"id": task_id})
+    reopened = row.reopened
+    while reopened:
+        row = connection.execute(_REOPEN, {"id": group_id}).first()
+        if row is None or row.part_of is None:
+            return
+        group_id = row.part_of  # it waits for the new callback beside the old one
+        values = {"id": group_id, "callback": row.callback_id}
+        reopened = connection.execute(_WAIT_AGAIN, values).scalar()
 
 
 _PRUNE = text(f"""

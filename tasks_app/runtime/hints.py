@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.domain.groups import GroupCallback
+from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.records import RowTemplate, TaskId, TaskRow
 from tasks_app.domain.tasks.run import Settlement
@@ -200,7 +200,7 @@ def hints_of_returned(settlements: Iterable[Settlement]) -> list[Hint]:
     ]
 
 
-def hints_of_called(callbacks: Iterable[GroupCallback]) -> list[Hint]:
+def hints_of_started(callbacks: Iterable[StartedTask]) -> list[Hint]:
     """Return hints at committed callbacks that are due soon."""
     now, near = time.monotonic(), NEAR.total_seconds()
     return [

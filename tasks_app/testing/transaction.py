@@ -249,7 +249,7 @@ class _Outer(HandlerConnection):
 
     def _commit(self, permit: RunEnd) -> None:
         super()._commit(permit)
-        permit.called.clear()  # no worker sees these tasks
+        permit.started.clear()  # no worker sees these tasks
 
     def check_statement(self, statement: Any) -> None:
         """Refuse also what a worker would only find out when the rows of the test are committed."""

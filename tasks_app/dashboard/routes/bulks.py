@@ -48,6 +48,7 @@ class NewBulk:
     name: Word = None
     queue: Word = None
     biz_key: Word = None
+    group: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
     error_kind: Word = None
     error_text: Word = None
     fingerprint: Word = None

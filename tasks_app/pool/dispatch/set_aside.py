@@ -12,7 +12,7 @@ from tasks_app.domain.flow_control.limits import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
-from tasks_app.pool.fragments.move_rows import NAMED, SKIP_LOCKED, WITH_ITS_DATE, array, move_out
+from tasks_app.pool.fragments.move_rows import SKIP_LOCKED, WITH_ITS_DATE, array, move_out
 from tasks_app.pool.statistics.parts import add_moved
 from tasks_app.pool.tables import NOW, PENDING, WORKER, Clock, admits, admits_by_id
 
@@ -34,7 +34,6 @@ SWEEP_TASKS = move_out(
            OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
       AND {admits_by_id(Event.EXPIRE)}
     ORDER BY p.id {SKIP_LOCKED}""",
-    returns=NAMED,
     origin=State.PENDING,
 )
 # as in the index, which holds these rows only

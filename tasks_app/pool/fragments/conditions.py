@@ -168,15 +168,20 @@ _FAR_OFF = "timestamptz '9500-01-01Z'"  # after a producer's latest; below FAR i
 HELD_DUE = f"CASE WHEN p.expires_at IS NULL THEN {FAR} ELSE greatest(p.due_at, p.expires_at) END"
 
 
-def is_held(alias: str = "p") -> str:
-    """Return the condition that a PENDING row is held; never null."""
+def is_put_off(alias: str = "p") -> str:
+    """Return the condition that a PENDING row is held, or a step with open needs; never null."""
     return f"""({alias}.held_due_at IS NOT NULL
         AND {alias}.due_at >= coalesce({alias}.expires_at, {_FAR_OFF}))"""
 
 
+def is_held(alias: str = "p") -> str:
+    """Return the condition that an operator holds a PENDING row; never null."""
+    return f"({is_put_off(alias)} AND coalesce({alias}.waits_for, 0) <= 0)"
+
+
 def own_date(alias: str = "p") -> str:
-    """Return the due date of a row; of a held one, the date that it gets back."""
-    return f"CASE WHEN {is_held(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
+    """Return the due date of a row; of one that is put off, the date that it gets back."""
+    return f"CASE WHEN {is_put_off(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
 
 
 UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State, states_in
@@ -18,7 +19,14 @@ from tasks_app.pool.tables import (
     PENDING,
     quoted,
 )
-from tasks_app.pool.task_groups import ENDS, LOCKED, SKIP_LOCKED_GROUPS, count_members, lock_groups
+from tasks_app.pool.task_groups import (
+    ENDS,
+    LOCKED,
+    SKIP_LOCKED_GROUPS,
+    count_members,
+    lock_groups,
+    start_followers,
+)
 
 SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"  # for several rows: one locked row must not stop others
 WAIT = "FOR UPDATE OF p"
@@ -36,12 +44,12 @@ def _back(column: str) -> str:
     return f"(SELECT {column} FROM back)[array_position((SELECT ids FROM back), p.id)]"
 
 
-NAMED = "SELECT id, goes_to, name, queue FROM held"  # to count what moved
-WITH_CALLBACKS = """
-    SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
-    UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
+_ALL_MOVED = "(SELECT count(*) FROM gone) + (SELECT count(*) FROM again)"
+_RETURNED = """
+    SELECT id, goes_to, name, queue, NULL AS wait_s FROM held
+    UNION ALL
+    SELECT id, NULL, NULL, queue, wait_s FROM started
 """
-"""Inserted callbacks come after the moved rows, as ``GroupCallback``, with ``goes_to`` null."""
 _HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
 
 
@@ -49,10 +57,12 @@ def move_out(
     held: str,
     *,
     waits: bool = False,
-    returns: str = "SELECT id, goes_to FROM held",
     origin: State | None = State.RUNNING,
 ) -> Moving:
     """Return the statement that moves the rows that ``held`` selects and locks.
+
+    It yields id, goes_to, name and queue of these. Then come the tasks that start by their ends, as
+    ``StartedTask``, with ``goes_to`` null.
 
     It joins nothing, and finds rows by their ids: the plan of a join depends on two guessed sizes,
     and took a second if the pool was empty yesterday. Members of a group whose row is locked stay
@@ -67,11 +77,12 @@ def move_out(
         first = f"locked AS MATERIALIZED ({held}), {SKIP_LOCKED_GROUPS}"
     moves = f"""
     WITH {first},
-    ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
+    ended AS NOT MATERIALIZED (SELECT id, batch_id, goes_to, result FROM held WHERE {ENDS}),
     {count_members("ended")},
     gone AS (
         DELETE FROM {PENDING} p
-        WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),
+        WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))
+        RETURNING p.id),
     back AS MATERIALIZED (
         SELECT array_agg(id) AS ids, array_agg(back_at) AS back_at, array_agg(failures) AS failures,
             array_agg(crashes) AS crashes, array_agg(retry_level) AS retry_level,
@@ -84,7 +95,9 @@ def move_out(
             due_at = {_back("back_at")}, scan_at = {_back("back_at")},
             failures = {_back("failures")}, crashes = {_back("crashes")},
             retry_level = {_back("retry_level")}, sub_status = {_back("sub_status")}
-        WHERE p.id = ANY((SELECT ids FROM back)::bigint[])),
+        WHERE p.id = ANY((SELECT ids FROM back)::bigint[])
+        RETURNING p.id),
+    {start_followers("ended", before=_ALL_MOVED)},
     completed AS (
         INSERT INTO {COMPLETED} ({_INTO}) SELECT {_VALUES} FROM held
         WHERE goes_to IN ({quoted(*states_in(Pool.COMPLETED))})),
@@ -102,9 +115,14 @@ def move_out(
 
     def sql(level: Logged) -> str:
         lines = "" if origin is None else lines_of(level, origin)
-        return f"{moves}{lines} {returns}"
+        return f"{moves}{lines} {_RETURNED}"
 
     return Moving(sql)
+
+
+def states_of_moved(rows: Iterable[Any]) -> dict[int, State]:
+    """Return where each row went that the statement of ``move_out`` has moved."""
+    return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
 
 
 def complete(held: str) -> Moving:

@@ -13,7 +13,7 @@ from tasks_app.domain.config.urls import PREFIX
 from tasks_app.domain.operations import Author
 from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.domain.tasks.states import Event, Pool, State
-from tasks_app.pool.fragments.conditions import is_held
+from tasks_app.pool.fragments.conditions import is_put_off
 from tasks_app.pool.tables import ERROR, NOW, PENDING, TRANSITION, Clock
 
 
@@ -103,7 +103,7 @@ class Moving:
         return self.for_level(LOG.level)
 
 
-_DUE = f"""CASE WHEN p.state = '{State.PENDING}' AND :target IS NULL AND NOT {is_held()}
+_DUE = f"""CASE WHEN p.state = '{State.PENDING}' AND :target IS NULL AND NOT {is_put_off()}
         THEN p.due_at END"""
 _LOG_ACTION = {
     pool: text(f"""

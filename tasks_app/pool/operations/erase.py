@@ -111,6 +111,7 @@ USER_VALUES = _read("""
     left                            pending.sub_status schedule.options,declared
     left,masked                     schedule.payload
     object,masked,encrypted         completed,error.payload completed.result
+    object,encrypted                flow_step.result
     object                          error.result completed,error.headers
     word,masked                     completed,error.error attempt.message
     word                            completed,error.sub_status attempt.kind transition.detail,why
@@ -125,6 +126,7 @@ USER_VALUES = _read("""
     kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  pending.parked,parked_for key.unique_key gate.gate limit.target queue_fair.weights
+    kept  group.flow_key
     kept  lock,lock_part,lock_wait.resource lock_holder,lock_wait.who lock_part,lock_wait.blocked_by
     kept  batch.params,identity,error batch_step.plan,result,error batch_skip.key,reason marker.key
     kept  partition.num_range,time_range,text_range,source,checksum,checkpoint,error
@@ -142,6 +144,7 @@ _CAUSES = f"""
 _BESIDE = {
     t.ATTEMPT: _erasing(t.ATTEMPT, "task_id"),
     t.TRANSITION: _erasing(t.TRANSITION, "task_id"),
+    t.FLOW_STEP: _erasing(t.FLOW_STEP, "task_id"),
     # Log lines are written after the end of a run: later ones find an empty row.
     t.LOG_LINES: f"""
         INSERT INTO {t.LOG_LINES} AS l (task_id, attempt, lines, cut)

@@ -66,14 +66,18 @@ _FENCES = f"USAGE ON SEQUENCE {t.LOCK_FENCE}"
 # The state of a group. What it calls is only for those who run it.
 _COUNTED = (
     "id, total, succeeded, failed, enough, fail_fast, outcome, callback_id, part_of, created_at, "
-    "counted_at"
+    "counted_at, flow, flow_key, when_failed"
+)
+_ENTER_STEPS = (
+    f"EXECUTE ON FUNCTION {t.ENTER_STEPS}"
+    "(bigint, text[], bigint[], text[], interval[], text[], text[], text[])"
 )
 _NEEDED_TO_CREATE = (
     f"INSERT ON {t.LARGE_VALUE}",
     f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {t.KEY}",
     f"SELECT ({_COUNTED}), INSERT ON {t.GROUP}",
     *(f"INSERT ON {t.GROUP_IDS}", f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])"),
-    *(_IDS, _SEE),
+    *(f"SELECT (flow_id, step, task_id) ON {t.FLOW_STEP}", _ENTER_STEPS, _IDS, _SEE),
 )
 _LOCKS = (t.LOCK, t.LOCK_HOLDER, t.LOCK_PART, t.LOCK_WAIT)
 _EVERYTHING = (
@@ -81,7 +85,18 @@ _EVERYTHING = (
     *(t.ALERT, t.ALERT_LOOK, t.WORKER, t.LEASE, t.PAUSE, t.PACE, t.SCHEDULE, t.FIRE, t.KEY),
     *(t.LIMIT, t.GATE, *_LOCKS, t.QUEUE, t.WINDOW, t.CALENDAR, t.BREAKER, t.CALLS, t.HELD),
     *(t.FAIR, t.PARTITION, t.PARTITION_VALUE, t.MARKER, t.BATCH, t.BATCH_STEP, t.BATCH_SKIP),
-    *(t.GROUP, t.GROUP_IDS, t.PROGRESS, t.COUNT_PART, t.COUNT, t.TOTAL, t.IMPORT, t.LARGE_VALUE),
+    *(
+        t.GROUP,
+        t.GROUP_IDS,
+        t.FLOW_STEP,
+        t.FLOW_NEED,
+        t.PROGRESS,
+        t.COUNT_PART,
+        t.COUNT,
+        t.TOTAL,
+        t.IMPORT,
+        t.LARGE_VALUE,
+    ),
 )
 _ONLY_WORKERS = {t.WORKER, t.LEASE, t.PACE, t.GROUP_IDS}
 _ADMIN = tuple(each for each in _EVERYTHING if each not in _ONLY_WORKERS)
@@ -110,13 +125,13 @@ _GRANTS = {
     RoleKind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {t.AUDIT}, {_DEFAULT}, {t.VERSION}",
-        *(_AUDIT, f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])"),
+        *(_AUDIT, f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS),
         *(f"EXECUTE ON FUNCTION {t.FENCE_LOST}(bigint)", _IDS, _FENCES),
     ),
     # How many ids were given is for metrics.
     RoleKind.READER: (_READ, f"SELECT ON SEQUENCE {t.table('task_pending_id_seq')}"),
     RoleKind.ADMIN: (
         *(_READ, f"{_CHANGE} {', '.join(_ADMIN)}", f"INSERT ON {t.GROUP_IDS}"),
-        *(f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _IDS, _AUDIT),
+        *(f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS, _IDS, _AUDIT),
     ),
 }

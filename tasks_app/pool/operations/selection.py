@@ -16,11 +16,10 @@ from sqlalchemy import Connection, TextClause, text
 from tasks_app.domain.operations import Selection
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.fragments.conditions import is_held
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, GROUP_IDS, PENDING, TABLE_OF
 
 ROWS_PER_PAGE = 2_000  # rows per statement: some milliseconds
 
-_TABLES = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
 # Of an unfinished task: its history has it.
 _LAST_ERROR = f"""(
     SELECT a.kind || coalesce(': ' || nullif(a.message, ''), '') FROM {ATTEMPT} a
@@ -92,7 +91,7 @@ def _read(
 ) -> list[SelectedTask]:
     pool, payload = selection.pool, "p.payload::text" if payloads else "NULL"
     query = text(f"""
-        SELECT p.id, p.name, p.state, {payload} AS payload FROM {_TABLES[pool]} p
+        SELECT p.id, p.name, p.state, {payload} AS payload FROM {TABLE_OF[pool]} p
         WHERE p.id = ANY(CAST(:chosen AS bigint[])) AND {_fits(pool, tuple(selection.given()))}
         ORDER BY p.id {locking}
     """)
@@ -102,11 +101,14 @@ def _read(
 
 @lru_cache(64)
 def _look(pool: Pool, given: tuple[str, ...]) -> TextClause:
-    """By a business key or ids, read only theirs: a subquery finds their ids once."""
-    table = _TABLES[pool]
+    """By a business key, group or ids, read only theirs: a subquery finds their ids once."""
+    table = TABLE_OF[pool]
     only = {
         "biz_key": f"""
           AND p.id = ANY(ARRAY(SELECT b.id FROM {table} b WHERE b.biz_key = :biz_key))""",
+        "group": f"""
+          AND p.id = ANY(ARRAY(
+            SELECT unnest(g.ids) FROM {GROUP_IDS} g WHERE g.group_id = :group))""",
         "ids": "AND p.id = ANY(CAST(:ids AS bigint[]))",
         "fingerprint": f"""
           AND p.id = ANY(ARRAY(
@@ -127,6 +129,7 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
         "name": "p.name = :name",
         "queue": "p.queue = :queue",
         "biz_key": "p.biz_key = :biz_key",
+        "group": "p.batch_id = :group",
         "fingerprint": "p.fingerprint = decode(:fingerprint, 'hex')",
         "error_kind": f"split_part({error}, ': ', 1) ~ :error_kind",
         "error_text": f"strpos(lower({error}), lower(:error_text)) > 0",

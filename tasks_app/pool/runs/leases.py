@@ -25,12 +25,12 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, task_by_task
 from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
-    NAMED,
     SKIP_LOCKED,
     WAIT,
     fence_arrays,
     fenced,
     move_out,
+    states_of_moved,
 )
 from tasks_app.pool.statistics.parts import add_moved
 from tasks_app.pool.tables import NOW, PENDING, Clock, admits
@@ -102,7 +102,7 @@ def release(
     def give_back(some: Sequence[Fence]) -> dict[int, State]:
         statement = (_ONE if block else _GROUP)()
         rows = connection.execute(statement, {**fence_arrays(some), "wait": wait, "now": now})
-        return {row.id: State(row.goes_to) for row in rows}
+        return states_of_moved(rows)
 
     if block:
         return give_back(fences)
@@ -125,7 +125,7 @@ def release_parked(
 def release_token(connection: Connection, token: UUID, *, now: Clock = None) -> set[int]:
     """Release the tasks of a claim whose reply was lost; return the ids."""
     values = {"token": token, "wait": timedelta(0), "now": now}
-    return {row.id for row in connection.execute(_TOKEN(), values)}
+    return set(states_of_moved(connection.execute(_TOKEN(), values)))
 
 
 RESCUES = "rescue of tasks"
@@ -172,7 +172,6 @@ FIND_EXPIRED = f"""
 EXPIRED = move_out(
     _rescued_rows(f"""{PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_OVER}
         ORDER BY p.id {SKIP_LOCKED}"""),
-    returns=NAMED,
 )
 """``grace`` is for a rescuer that cannot know whether workers could renew just now."""
 _FIND_EXPIRED = text(FIND_EXPIRED)
@@ -213,7 +212,7 @@ def rescue_claims(
 
     def move(some: Sequence[Fence]) -> dict[int, State]:
         rows = connection.execute(_CLAIMS(), {**fence_arrays(some), **values})
-        return {row.id: State(row.goes_to) for row in rows}
+        return states_of_moved(rows)
 
     return task_by_task(connection, fences, move, RESCUES, left=left, now=now)
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.groups import GroupCallback
+from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.handlers.outcomes import Outages
 from tasks_app.domain.tasks.error_text import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
@@ -22,13 +22,13 @@ from tasks_app.pool.fragments.move_rows import (
     AS_IT_WAS,
     SKIP_LOCKED,
     WAIT,
-    WITH_CALLBACKS,
     array,
     attempts_of,
     complete,
     fence_arrays,
     fenced,
     move_out,
+    states_of_moved,
 )
 from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of_successes
 from tasks_app.pool.tables import NOW, PENDING, Clock, admits
@@ -65,8 +65,8 @@ def _held(guard: str, lock: str) -> str:
     """
 
 
-_GROUP = move_out(_held(_ENDS, SKIP_LOCKED), returns=WITH_CALLBACKS)
-ONE = move_out(_held(_ENDS, WAIT), waits=True, returns=WITH_CALLBACKS)
+_GROUP = move_out(_held(_ENDS, SKIP_LOCKED))
+ONE = move_out(_held(_ENDS, WAIT), waits=True)
 _SUCCESSES = """
     unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
@@ -104,12 +104,12 @@ def settle_group(
     connection: Connection,
     settlements: Sequence[Settlement],
     *,
-    called: list[GroupCallback] | None = None,
+    started: list[StartedTask] | None = None,
     now: Clock = None,
 ) -> dict[int, State]:
     """Settle what can be settled without waiting for a lock; return where each went."""
     # The others' fence is lost, or their row or group is locked: see :func:`still_held`. Inserted
-    # callbacks are added to ``called``.
+    # callbacks are added to ``started``.
     done: dict[int, State] = {}
     forgotten = [s for s in settlements if not s.is_kept]
     kept = [s for s in settlements if s.is_kept] if forgotten else settlements
@@ -121,7 +121,7 @@ def settle_group(
             done |= dict.fromkeys(ids, State.SUCCEEDED)
         left = [s for s in kept if s.fence.task_id not in done]  # includes locked rows
         if left:
-            done |= _moved(connection, _GROUP, left, now, called)
+            done |= _moved(connection, _GROUP, left, now, started)
     except DBAPIError:
         if not (done and commits_itself(connection)):
             raise  # else ``done`` is committed, and the caller repeats the rest
@@ -150,14 +150,14 @@ def settle_one(
     connection: Connection,
     settlement: Settlement,
     *,
-    called: list[GroupCallback] | None = None,
+    started: list[StartedTask] | None = None,
     now: Clock = None,
 ) -> State | None:
     """Settle one run, waiting for its row and its group; return where it went."""
-    # None: the fence is lost. An inserted callback is added to ``called``.
+    # None: the fence is lost. An inserted callback is added to ``started``.
     if not settlement.is_kept and _forgotten(connection, [settlement], WAIT, now):
         return State.SUCCEEDED
-    return _moved(connection, ONE, [settlement], now, called).get(settlement.fence.task_id)
+    return _moved(connection, ONE, [settlement], now, started).get(settlement.fence.task_id)
 
 
 def _moved(
@@ -165,12 +165,12 @@ def _moved(
     statement: Moving,
     settlements: Sequence[Settlement],
     now: Clock,
-    called: list[GroupCallback] | None = None,
+    started: list[StartedTask] | None = None,
 ) -> dict[int, State]:
     rows = connection.execute(statement(), {**_arrays(settlements), "now": now}).all()
-    if called is not None:
-        called += [GroupCallback(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
-    return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
+    if started is not None:
+        started += [StartedTask(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
+    return states_of_moved(rows)
 
 
 def _forgotten(

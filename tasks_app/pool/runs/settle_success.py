@@ -11,25 +11,27 @@ from typing import NamedTuple
 
 import psycopg
 
-from tasks_app.domain.groups import GroupCallback
+from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import attempts_of
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
-from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups
+from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups, start_followers
 
 _NOW = "statement_timestamp()"
 _OWN = f"{lock_groups(f'SELECT p.batch_id FROM {PENDING} p WHERE p.id = $1')}, "
-_COUNT = f", {count_members('gone', succeeds='true', now=_NOW)}"
+_SUCCEEDED = f"'{State.SUCCEEDED}'"
+_COUNTED = f"""{count_members("gone", goes_to=_SUCCEEDED, now=_NOW)},
+    {start_followers("gone", goes_to=_SUCCEEDED, result="$4::jsonb", now=_NOW)}"""
 # as text, since the owner of a connection decides how it reads JSON
-_CALLED = """(SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text
-        FROM called c WHERE c.wait_s IS NOT NULL)"""
+_STARTED = """(SELECT jsonb_agg(jsonb_build_array(s.id, s.queue, s.wait_s))::text
+        FROM started s)"""
 _LOST_ELSE = f"CASE WHEN gone.id IS NULL THEN {FENCE_LOST}($1) IS NULL ELSE true END"
 
 
 def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False, logs: bool) -> str:
-    """Return the statement; its row, if any, is for :func:`callbacks_of_answer`.
+    """Return the statement; its row, if any, is for :func:`started_by_answer`.
 
     Args:
         keeps: the row goes into the history.
@@ -50,10 +52,10 @@ def _statement(*, keeps: bool = True, counts: bool = False, tried: bool = False,
           AND p.lease_token = $3 AND {LOCKED if counts else "p.batch_id IS NULL"}
         RETURNING {"p.*" if keeps else "p.id, p.attempt, p.owner, p.started_at"}){
         attempts_of("gone") if tried else ""
-    }{_COUNT if counts else ""}{lines_of_successes("gone", _NOW) if logs else ""}
+    }{", " + _COUNTED if counts else ""}{lines_of_successes("gone", _NOW) if logs else ""}
     {enter if keeps else "SELECT NULL"}
     FROM (SELECT) AS one LEFT JOIN gone ON true WHERE {_LOST_ELSE}
-    {f"RETURNING {_CALLED}" if counts else ""}
+    {f"RETURNING {_STARTED}" if counts else ""}
 """
 
 
@@ -90,7 +92,7 @@ _WORDS = {
 
 def success_statement(settlement: Settlement) -> SuccessStatement:
     """Return the statement of one success; it waits for its row and group."""
-    # Its result is for :func:`callbacks_of_answer`. It fails if the claim is lost: see
+    # Its result is for :func:`started_by_answer`. It fails if the claim is lost: see
     # :func:`is_fence_lost`.
     if settlement.task is None or settlement.task.in_group:
         way = ", counts"
@@ -112,9 +114,9 @@ def is_fence_lost(error: psycopg.Error) -> bool:
     return error.sqlstate == "TA002"  # raised by ``task_fence_lost``
 
 
-def callbacks_of_answer(answer: str | bytes | None) -> list[GroupCallback]:
-    """Return the callback of a group that the statement has inserted, from its row."""
-    return [] if answer is None else [GroupCallback(*json.loads(answer))]
+def started_by_answer(answer: str | bytes | None) -> list[StartedTask]:
+    """Return the tasks that the end of a member made due, from the row of the statement."""
+    return [] if answer is None else [StartedTask(*each) for each in json.loads(answer)]
 
 
 def lock_row_statement(fence: Fence) -> SuccessStatement:

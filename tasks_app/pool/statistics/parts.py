@@ -89,7 +89,7 @@ def add_moved(
 ) -> dict[int, State]:
     """Count the rows that a statement has moved, and return where each went."""
     # They have id, goes_to, name and queue; ``event`` says why some are pending again.
-    rows = list(moved)
+    rows = [row for row in moved if row.goes_to is not None]  # not the tasks that start
     event = event or Event.RELEASE
     counted = [(r.name, r.queue, outcome_of(State(r.goes_to), event)) for r in rows]
     add_counts(connection, counted, now=now)

@@ -13,7 +13,7 @@ from tasks_app.domain.operations import NO_AUTHOR, Amendment, Author, BulkAction
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State
-from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held
+from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held, is_put_off
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, Clock, admits_by_id
 
@@ -22,14 +22,24 @@ _LOOKED_AT = f"scan_at = greatest({NOW}, p.due_at), {UNPARKED}"
 _GIVEN_BACK = f"greatest({NOW}, p.held_due_at)"
 # A rescheduled task stays held; the due_at that holds it may depend on its date.
 _RESCHEDULE = f"""
-    held_due_at = CASE WHEN {is_held()} THEN {_AT} END, {UNPARKED},
-    due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,
-    scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_AT} END"""
+    held_due_at = CASE WHEN {is_put_off()} THEN {_AT} END, {UNPARKED},
+    due_at = CASE WHEN {is_put_off()} THEN p.due_at ELSE {_AT} END,
+    scan_at = CASE WHEN {is_put_off()} THEN p.scan_at ELSE {_AT} END"""
+_HAS_NO_NEEDS = "p.waits_for IS NULL"  # otherwise it waits for other steps of its flow
+# A step that is held, or released, keeps waiting for its needs.
+_HOLD = f"""
+    held_due_at = CASE WHEN {_HAS_NO_NEEDS} THEN p.due_at ELSE p.held_due_at END,
+    due_at = {HELD_DUE}, scan_at = {HELD_DUE}, waits_for = -p.waits_for, {UNPARKED}"""
+_RELEASE = f"""
+    due_at = CASE WHEN {_HAS_NO_NEEDS} THEN {_GIVEN_BACK} ELSE p.due_at END,
+    scan_at = CASE WHEN {_HAS_NO_NEEDS} THEN {_GIVEN_BACK} ELSE p.scan_at END,
+    held_due_at = CASE WHEN {_HAS_NO_NEEDS} THEN NULL ELSE p.held_due_at END,
+    waits_for = -p.waits_for, {UNPARKED}"""
 # what each action sets, and of which tasks
 _SETS = {
     BulkAction.RUN_NOW: (
         f"due_at = {NOW}, scan_at = {NOW}, held_due_at = NULL, {UNPARKED}",
-        f"p.due_at > {NOW}",
+        f"p.due_at > {NOW} AND {_HAS_NO_NEEDS}",
     ),
     BulkAction.RESCHEDULE: (_RESCHEDULE, "true"),
     BulkAction.REPRIORITISE: (
@@ -37,14 +47,8 @@ _SETS = {
         "p.priority <> :priority",
     ),
     BulkAction.MOVE: (f"queue = :queue, {_LOOKED_AT}", "p.queue <> :queue"),
-    BulkAction.HOLD: (
-        f"held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, {UNPARKED}",
-        f"NOT {is_held()}",
-    ),
-    BulkAction.RELEASE: (
-        f"due_at = {_GIVEN_BACK}, scan_at = {_GIVEN_BACK}, held_due_at = NULL, {UNPARKED}",
-        is_held(),
-    ),
+    BulkAction.HOLD: (_HOLD, f"NOT {is_held()}"),
+    BulkAction.RELEASE: (_RELEASE, is_held()),
     BulkAction.ENABLE: (f"enabled = true, {_LOOKED_AT}", "NOT p.enabled"),
     BulkAction.DISABLE: (f"enabled = false, {_LOOKED_AT}", "p.enabled"),
 }
@@ -69,20 +73,24 @@ def _spread(takes_a_place: str, which: str, due_at: str) -> TextClause:
             row_number() OVER (PARTITION BY {takes_a_place} ORDER BY p.id) - 1) AS at
         FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {which})
-    UPDATE {PENDING} p SET due_at = {due_at}, scan_at = {due_at}, held_due_at = NULL, {UNPARKED},
-        changed_at = {NOW}
+    UPDATE {PENDING} p SET due_at = {due_at}, scan_at = {due_at}, {UNPARKED},
+        held_due_at = CASE WHEN {_HAS_NO_NEEDS} THEN NULL ELSE p.held_due_at END,
+        waits_for = -p.waits_for, changed_at = {NOW}
     FROM place WHERE p.id = place.id AND {admits_by_id(Event.CLAIM)} AND {which}
     RETURNING p.id, CASE WHEN place.taken THEN place.at + CAST(:gap AS interval) END AS next_at""")
 
 
 _SPREAD = {
     # Never later than a task was due anyway; a due task takes no place in the series.
-    BulkAction.RUN_NOW: _spread("true", f"p.due_at > {NOW}", "least(p.due_at, place.at)"),
+    BulkAction.RUN_NOW: _spread(
+        "true", f"p.due_at > {NOW} AND {_HAS_NO_NEEDS}", "least(p.due_at, place.at)"
+    ),
     # Never earlier than its own date; a task that is due later takes no place in the series.
     BulkAction.RELEASE: _spread(
-        f"p.held_due_at <= {_START}",
+        f"(p.held_due_at <= {_START} AND {_HAS_NO_NEEDS})",
         is_held(),
-        "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
+        f"""CASE WHEN place.taken THEN place.at WHEN {_HAS_NO_NEEDS} THEN p.held_due_at
+            ELSE p.due_at END""",
     ),
 }
 NO_AMENDMENT = Amendment()

@@ -17,7 +17,7 @@ from tasks_app.domain.large_values.store import PAYLOAD, REFERENCE_MARK, LargePa
 from tasks_app.domain.tasks.records import CreateOutcome, TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import Statement, Statements, commits_itself, run_statements
-from tasks_app.pool.tables import COMPLETED, ERROR, LARGE_VALUE, PENDING
+from tasks_app.pool.tables import COMPLETED, ERROR, FLOW_STEP, LARGE_VALUE, PENDING
 
 if TYPE_CHECKING:
     from tasks_app.pool.connection.psycopg_connection import Raw
@@ -40,6 +40,8 @@ _LOST = text(f"""
         WHERE (SELECT true FROM {PENDING} p WHERE p.id = l.task_id AND {_RUNS_OR_HAS} LIMIT 1)
             IS NULL
           AND (SELECT true FROM {ERROR} e WHERE e.id = l.task_id AND e.payload {_IS_THERE} LIMIT 1)
+            IS NULL
+          AND (SELECT true FROM {FLOW_STEP} s WHERE s.task_id = l.task_id AND s.result {_IS_THERE})
             IS NULL
           AND (SELECT true FROM {COMPLETED} c WHERE c.id = l.task_id
                  AND (c.payload {_IS_THERE} OR c.result {_IS_THERE}) LIMIT 1) IS NULL),

@@ -16,15 +16,13 @@ from tasks_app.pool.tables import (
     CARRIED,
     COMPLETED,
     ERROR,
-    GROUP,
     NOW,
     PENDING,
     PROGRESS,
     Clock,
     admits,
-    quoted,
 )
-from tasks_app.pool.task_groups import GOOD
+from tasks_app.pool.task_groups import GOOD, take_back
 
 
 class Requeued(StrEnum):
@@ -55,11 +53,6 @@ _INSERT = {
     ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id""")
     for pool in (ERROR, COMPLETED)
 }
-_TAKE_BACK = text(f"""
-    UPDATE {GROUP} g
-    SET succeeded = g.succeeded - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 1 ELSE 0 END,
-        failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
-    WHERE g.id = :id AND g.outcome IS NULL""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
@@ -73,8 +66,8 @@ def requeue(
 ) -> Requeued:
     """Move a finished task back to PENDING, due now, with its attempts and without its failures.
 
-    After success or skip its checkpoint is deleted, otherwise it continues there. An open group
-    does not count it any more; one that is over stays as it is.
+    After success or skip its checkpoint is deleted, otherwise it continues there. Its group does
+    not count it any more, and is open again if it had failed; one that succeeded stays as it is.
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
@@ -106,4 +99,4 @@ def _move(connection: Connection, pool: str, task_id: int, found: Any, now: Cloc
     if found.state in GOOD:
         connection.execute(text(f"DELETE FROM {PROGRESS} WHERE task_id = :id"), {"id": task_id})
     if found.batch_id is not None:
-        connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})
+        take_back(connection, found.batch_id, task_id, State(found.state))

@@ -19,7 +19,7 @@ from tasks_app.domain.tasks.records import (
 )
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import Statement, Statements
-from tasks_app.pool.fragments.conditions import UNPARKED, is_held
+from tasks_app.pool.fragments.conditions import UNPARKED, is_put_off
 from tasks_app.pool.tables import KEY, NOW, PENDING, Clock
 from tasks_app.pool.tasks.insert import INSTANT, OWN, SHARED, inserted, unnested, values_of
 
@@ -108,7 +108,7 @@ _DUE = f"""
 _LATEST = f"""
     CASE WHEN p.attempt = 0
         THEN p.created_at + make_interval(secs => CAST(%(max_wait)s AS double precision))
-        WHEN {is_held()} THEN p.held_due_at ELSE p.due_at END
+        WHEN {is_put_off()} THEN p.held_due_at ELSE p.due_at END
 """
 """After its first run max_wait is over: then its due date counts."""
 _DUE_IN_TIME = f"""
@@ -119,9 +119,9 @@ _CHANGES = {
     OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
     # A held one keeps waiting; it gets the new date when it is released.
     OnConflict.RESCHEDULE: f"""
-        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,
-        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,
-        held_due_at = CASE WHEN {is_held()} THEN {_DUE_IN_TIME} END, {UNPARKED}""",
+        due_at = CASE WHEN {is_put_off()} THEN p.due_at ELSE {_DUE_IN_TIME} END,
+        scan_at = CASE WHEN {is_put_off()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,
+        held_due_at = CASE WHEN {is_put_off()} THEN {_DUE_IN_TIME} END, {UNPARKED}""",
 }
 _OUTCOMES = {
     OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,

@@ -55,12 +55,12 @@ def start_bulk(
             ``reprioritise``, ``move``, ``hold``, ``release``, ``enable``, ``disable``.
         patch: of an ``edit``: is merged into each payload; None in it removes a key.
         by: who does it, for the audit.
-        selection: ``ids=``, ``name=``, ``queue=``, ``biz_key=``, ``state=``, ``pool=``,
-            ``error_kind=``, ``error_text=``, ``fingerprint=``, ``older_than=``, ``newer_than=``,
-            ``retrying=``, ``held=``; all must be true. Besides what the action makes of them:
-            ``at=`` or ``delay=`` of ``reschedule``, ``to_priority=`` of ``reprioritise``,
-            ``to_queue=`` of ``move``, ``rate="50/1s"`` of ``run-now`` and ``release``; and
-            ``why=``.
+        selection: ``ids=``, ``name=``, ``queue=``, ``biz_key=``, ``group=``,
+            ``state=``, ``pool=``, ``error_kind=``, ``error_text=``, ``fingerprint=``,
+            ``older_than=``, ``newer_than=``, ``retrying=``, ``held=``; all must be true. Besides
+            what the action makes of them: ``at=`` or ``delay=`` of ``reschedule``,
+            ``to_priority=`` of ``reprioritise``, ``to_queue=`` of ``move``, ``rate="50/1s"`` of
+            ``run-now`` and ``release``; and ``why=``.
 
     Raises:
         InvalidSelectionError: it would select everything, or makes no sense.

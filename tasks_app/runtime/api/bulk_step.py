@@ -32,7 +32,7 @@ from tasks_app.pool.connection.sessions import set_lock_timeout
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.audit import NEXT_AT, OpenBulk
 from tasks_app.pool.operations.selection import SelectedTask, SelectionLimits, lock, read_page
-from tasks_app.pool.task_groups import lock_open_groups
+from tasks_app.pool.task_groups import lock_groups_of
 from tasks_app.pool.tasks.amend import amend, change_payload, spread
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.requeue import requeue
@@ -146,8 +146,8 @@ class BulkStep:
             BulkAction.EDIT: self._edit,
             **dict.fromkeys(WAITING, self._amend),
         }
-        if self._action is BulkAction.CANCEL:
-            lock_open_groups(self._connection, ids)
+        if self._action in {BulkAction.CANCEL, BulkAction.REQUEUE}:
+            lock_groups_of(self._connection, self._chosen.pool, ids)
         edits = self._action is BulkAction.EDIT
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 

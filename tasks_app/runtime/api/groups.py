@@ -19,8 +19,16 @@ from tasks_app.pool import task_groups
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, admitted_many, create_rows, ready
-from tasks_app.runtime.db.connections import Async, AsyncRaw, Sync, connection_of, made_async
+from tasks_app.runtime.api.producer import admitted, admitted_many, create_ready, ready
+from tasks_app.runtime.db.connections import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    connection_of,
+    made_async,
+    on_connection,
+)
 from tasks_app.runtime.encryption.values import opened_result
 
 PAGE = 1_000
@@ -28,7 +36,7 @@ PAGE = 1_000
 
 
 def create_group(
-    session: Sync,
+    session: Sync | Raw,
     tasks: Sequence[NewTask],
     *,
     then: NewTask | None = None,
@@ -67,26 +75,37 @@ def create_group(
         part_of=part_of,
     )
     rows = admitted_many(tasks)
-    connection = connection_of(session)
-    if commits_itself(connection):
-        raise TasksError(
-            "create_group needs a transaction: here its members would exist, and might end, before "
-            "it does. Use a connection without AUTOCOMMIT."
-        )
-    group_id, callback_id = task_groups.take_group_ids(connection, made)
-    ids = _members(session, ready(rows), group_id)
-    task_groups.insert_group(connection, group_id, callback_id, made, ids)
+    with on_connection(session) as connection:
+        if commits_itself(connection):
+            raise TasksError(
+                "create_group needs a transaction: here its members would exist, and might end, "
+                "before it does. Use a connection without AUTOCOMMIT."
+            )
+        group_id, callback_id = task_groups.take_group_ids(connection, made)
+        ids = _members(session, ready(rows), group_id)
+        task_groups.insert_group(connection, group_id, callback_id, made, ids)
     return Group(group_id, ids, callback_id)
 
 
-def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
+def extend_group(session: Sync | Raw, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Add tasks to a group; until the caller commits, no end of its members can be counted.
 
-    Raises as create_group, and TasksError: the group is over or unknown: roll back.
+    >>> group = create_group(session, [NewTask(send_mail, {"to": "a@example.org"})])
+    >>> more = extend_group(session, group.id, [NewTask(send_mail, {"to": "b@example.org"})])
+    >>> get_group(session, group.id).total
+    2
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: a task's unique_key is taken.
+        TasksError: the group is over or unknown. Roll back: the tasks are written.
     """
     check_many(tasks)
-    ids = _members(session, ready(admitted_many(tasks)), group_id)
-    task_groups.extend_group(connection_of(session), group_id, ids)
+    rows = ready(admitted_many(tasks))
+    with on_connection(session) as connection:
+        ids = _members(session, rows, check_id(group_id, "group_id"))
+        if ids:
+            task_groups.extend_group(connection, group_id, ids)
     return ids
 
 
@@ -147,6 +166,7 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -
 
 
 acreate_group: Final = made_async(create_group)
+aextend_group: Final = made_async(extend_group)
 aget_group: Final = made_async(get_group)
 acancel_group: Final = made_async(cancel_group)
 
@@ -174,14 +194,14 @@ def _known(connection: Connection, group_id: int) -> GroupProgress:
     return found
 
 
-def _members(session: Sync, rows: Sequence[TaskRow], group_id: int) -> list[TaskId]:
+def _members(session: Sync | Raw, rows: Sequence[TaskRow], group_id: int) -> list[TaskId]:
     members = []
     for place, row in enumerate(rows):
         try:
             members.append(member_row(row, group_id))
         except InvalidTaskError as error:
             raise error.at(f"tasks[{place}]") from None
-    return create_rows(session, members) if members else []
+    return create_ready(session, members) if members else []
 
 
 def _callback(which: str, new: NewTask | None) -> TaskRow | None:

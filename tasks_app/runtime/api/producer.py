@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import compress
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -53,7 +54,13 @@ MANY = 1_000
 
 @overload
 def create_task(
-    session: Sync | Raw, task: Handler[P, Any], payload: P, **options: Unpack[TaskOptions]
+    session: Sync | Raw,
+    task: Handler[P, Any],
+    payload: P,
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
+    **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
 
@@ -62,6 +69,9 @@ def create_task(
     session: Sync | Raw,
     task: Handler[None, Any],
     payload: None = None,
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
@@ -74,6 +84,8 @@ def create_task(
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
@@ -85,6 +97,8 @@ def create_task(
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task in the caller's transaction: it exists if and only if that commits.
@@ -99,6 +113,9 @@ def create_task(
     >>> create_task(session, "mail.send", {"to": "a@example.org"}, unique_key="a") == task_id
     True
 
+    ``then`` is created by the transaction in which the task succeeds, ``on_failure`` by the one in
+    which it fails for good; both know the task as a group of one (see :func:`create_group`).
+
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
         its ``outcome`` is what became of that one.
@@ -109,7 +126,11 @@ def create_task(
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
     new = NewTask(task, payload, options, args, kwargs)
-    return _create(session, ready([admitted(new, large=True)]))[0]
+    if then is not None or on_failure is not None:
+        from tasks_app.runtime.api.groups import create_group  # noqa: PLC0415  it is rare
+
+        return create_group(session, [new], then=then, on_failure=on_failure).task_ids[0]
+    return create_ready(session, ready([admitted(new, large=True)]))[0]
 
 
 def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -125,12 +146,18 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """
     check_many(tasks)
     with uncollected() if len(tasks) >= MANY else nullcontext():
-        return _create(session, ready(admitted_many(tasks)))
+        return create_ready(session, ready(admitted_many(tasks)))
 
 
 @overload
 async def acreate_task(
-    session: Async | AsyncRaw, task: Handler[P, Any], payload: P, **options: Unpack[TaskOptions]
+    session: Async | AsyncRaw,
+    task: Handler[P, Any],
+    payload: P,
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
+    **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
 
@@ -139,6 +166,9 @@ async def acreate_task(
     session: Async | AsyncRaw,
     task: Handler[None, Any],
     payload: None = None,
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
@@ -151,6 +181,8 @@ async def acreate_task(
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId: ...
 
@@ -163,10 +195,16 @@ async def acreate_task(
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
     new = NewTask(task, payload, options, args, kwargs)
+    if then is not None or on_failure is not None:
+        from tasks_app.runtime.api.groups import acreate_group  # noqa: PLC0415  it is rare
+
+        return (await acreate_group(session, [new], then=then, on_failure=on_failure)).task_ids[0]
     return (await _acreate(session, [admitted(new, large=True)]))[0]
 
 
@@ -177,15 +215,27 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
     return await _acreate(session, admitted_many(tasks))
 
 
-def _create(session: Sync | Raw, rows: Sequence[TaskRow]) -> list[TaskId]:
+def create_ready(
+    session: Sync | Raw, rows: Sequence[TaskRow], starts: Sequence[bool] | None = None
+) -> list[TaskId]:
+    """Insert checked rows, and hint at them when the session, or Django, commits.
+
+    ``starts`` says of each row whether it may start when it is due; None: each may.
+    """
     caller: Any = unwrapped(session)
     if not is_raw(caller):
-        return create_rows(caller, rows)
+        return create_rows(caller, rows, starts)
     after_commit = commit_of_django(session)
     with caller.transaction() if caller.autocommit and _are_several(rows) else nullcontext():
         ids = [create_one(caller, rows[0])] if len(rows) == 1 else create_many(caller, rows)
-    after_commit(lambda: HINTS.offer(hints_of_new(rows, ids)))
+    after_commit(lambda: HINTS.offer(hints_of_new(*_starting(rows, ids, starts))))
     return ids
+
+
+def _starting(
+    rows: Sequence[TaskRow], ids: Sequence[TaskId], starts: Sequence[bool] | None
+) -> tuple[Sequence[TaskRow], Sequence[TaskId]]:
+    return (rows, ids) if starts is None else ([*compress(rows, starts)], [*compress(ids, starts)])
 
 
 async def _acreate(session: Async | AsyncRaw, admitted: Sequence[TaskRow]) -> list[TaskId]:
@@ -208,12 +258,14 @@ def _are_several(rows: Sequence[TaskRow]) -> bool:
     return terms is None or has_large(rows) or terms.strict_order or terms.rule is not None
 
 
-def create_rows(session: Sync, rows: Sequence[TaskRow]) -> list[TaskId]:
-    """Insert checked rows, and hint at them when the session commits."""
+def create_rows(
+    session: Sync, rows: Sequence[TaskRow], starts: Sequence[bool] | None = None
+) -> list[TaskId]:
+    """Insert checked rows, and hint at them when the session commits; see create_ready."""
     session = unwrapped(session)
     connection = writing_connection_of(session)
     ids = [create_one(connection, rows[0])] if len(rows) == 1 else create_many(connection, rows)
-    HINTS.note(session, rows, ids)
+    HINTS.note(session, *_starting(rows, ids, starts))
     return ids
 
 

@@ -25,7 +25,7 @@ from tasks_app.runtime.handler_db.handler_driver import CLOSED, OVER, UnusableCo
 from tasks_app.runtime.handler_db.handler_sessions import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.handler_db.lending import ADOPT, driver_of
 from tasks_app.runtime.handler_db.statements import ENDED, Write, query_of, write_of
-from tasks_app.runtime.hints import HINTS, hints_of_called
+from tasks_app.runtime.hints import HINTS, hints_of_started
 
 log = quiet_logger(__name__)
 
@@ -140,7 +140,7 @@ class RunTransaction:
                 raise
             message = "task %s: a listener failed after the COMMIT, which stands: %s"
             log.error(message, self._fence.task_id, type(error).__name__)  # noqa: TRY400
-        HINTS.offer(hints_of_called(permit.called))
+        HINTS.offer(hints_of_started(permit.started))
         return State.SUCCEEDED
 
     def _flushed(self) -> Connection:

@@ -12,7 +12,7 @@ from random import shuffle
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tasks_app.domain.groups import GroupCallback
+from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME, VANISHED
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.error_text import quiet_logger, storable_text
@@ -29,7 +29,7 @@ from tasks_app.runtime.handler_db.ends import NotTriedError, OutcomeRefusedError
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.lending import driver_of
 from tasks_app.runtime.handler_db.statements import PROVEN, Write
-from tasks_app.runtime.hints import HINTS, hints_of_called, hints_of_returned
+from tasks_app.runtime.hints import HINTS, hints_of_returned, hints_of_started
 from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
 from tasks_app.runtime.statistics import RUN_COUNTS, TASK_COUNTS
 from tasks_app.runtime.tracing.run_logs import ATTEMPTS
@@ -138,12 +138,12 @@ class Settler:
         The fence judges a repeated try, so asking again is safe. A child that stops gives up after
         a while, and then it is the lease that is lost.
         """
-        began, called = time.monotonic(), list[GroupCallback]()
+        began, started = time.monotonic(), list[StartedTask]()
         left: Settlement | None = settlement
         while left is not None:
             try:
                 with self._database.single() as connection:
-                    state = settle_one(connection, left, called=called)
+                    state = settle_one(connection, left, started=started)
             except SQLAlchemyError as error:
                 if isinstance(error, DBAPIError) and remedy_for(error) is Remedy.REPLACE:
                     left = self._in_its_place(left, error)
@@ -153,7 +153,7 @@ class Settler:
                     return
                 time.sleep(patience_s())
             else:
-                HINTS.offer(hints_of_called(called))
+                HINTS.offer(hints_of_started(started))
                 HINTS.offer(hints_of_returned([left] if state is State.PENDING else []))
                 if state is not None:
                     report_settled([left], {left.fence.task_id: state})
@@ -191,10 +191,10 @@ class Settler:
 
     def _write(self, settlements: list[Settlement]) -> None:
         """Write a group with one statement; what the database refuses splits it."""
-        called: list[GroupCallback] = []
+        started: list[StartedTask] = []
         try:
             with self._database.single() as connection:
-                done = settle_group(connection, settlements, called=called)
+                done = settle_group(connection, settlements, started=started)
                 left = [s.fence for s in settlements if s.fence.task_id not in done]
                 held = still_held(connection, left) if left else set()
         except DBAPIError as error:
@@ -208,7 +208,7 @@ class Settler:
             else:  # after its lease the rescuer takes it
                 self._inflight.drop(settlements[0].fence)
             return
-        HINTS.offer([*hints_of_called(called), *hints_of_returned(settlements)])
+        HINTS.offer([*hints_of_started(started), *hints_of_returned(settlements)])
         self._answered([s for s in settlements if s.fence.task_id not in held], done)
 
     def _in_its_place(self, refused: Settlement, error: DBAPIError) -> Settlement | None:
@@ -281,8 +281,8 @@ class Settler:
 
     def _commit_each(self, group: Sequence[Settlement]) -> list[Exception | None] | None:
         """Return why each did not commit, None for those that did; or None: nothing is known."""
-        called: list[GroupCallback] = []
-        ends = [RunEnd(s, [Write(*w) for w in s.writes], called) for s in group]
+        started: list[StartedTask] = []
+        ends = [RunEnd(s, [Write(*w) for w in s.writes], started) for s in group]
         connection = self._database.brief_engine.connect()
         driver: HandlerConnection = driver_of(connection)
         steps = in_time(driver.end_each(ends), self._late_patience_s)
@@ -295,7 +295,7 @@ class Settler:
             return None if driver.closed else [broken, *behind]
         finally:
             give_back(connection.close, connection.invalidate)
-        HINTS.offer(hints_of_called(called))
+        HINTS.offer(hints_of_started(started))
         return ended
 
     def _read_answers(

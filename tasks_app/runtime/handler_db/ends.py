@@ -17,7 +17,7 @@ from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from tasks_app.domain.groups import GroupCallback
+from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.connection.sessions import (
     FIND_LEFTOVERS,
@@ -31,8 +31,8 @@ from tasks_app.pool.connection.sessions import (
 )
 from tasks_app.pool.runs.settle_success import (
     SuccessStatement,
-    callbacks_of_answer,
     is_fence_lost,
+    started_by_answer,
     success_statement,
 )
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
@@ -98,7 +98,7 @@ class RunEnd:
     settlement: Settlement | None = None
     """The outcome that commits with it; None: none, because the run goes on."""
     writes: Sequence[Write] = ()  # statements of the handler that were not sent yet
-    called: list[GroupCallback] = field(default_factory=list)  # callbacks of groups that it created
+    started: list[StartedTask] = field(default_factory=list)  # callbacks of groups that it created
     stands: bool = False
     """Whether a run's own COMMIT was answered: an error after it changes nothing."""
 
@@ -295,7 +295,7 @@ class EndsRuns:
             return self._why(one, names, number, errors.error_from_result(answers[number]))
         last = answers[len(names) - 2]  # in front of the COMMIT
         if last.ntuples:
-            one.ending.called.extend(callbacks_of_answer(last.get_value(0, 0)))
+            one.ending.started.extend(started_by_answer(last.get_value(0, 0)))
         return None
 
     def _why(

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.locks import Names
     from tasks_app.domain.tasks.run import Fence
+    from tasks_app.pool.flows import NeededStep
     from tasks_app.runtime.db.transaction import Access
     from tasks_app.runtime.handlers.checkpoint import ActiveRun, Checkpoint, Chunks
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
 
     SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
+    T = TypeVar("T")
 else:
     from typing import TypeVar
 
@@ -310,6 +312,58 @@ class TaskContext(Generic[SessionT_co]):
         paged, point = Paged(statement, key, params), self._checkpoint()
         self._loops += (name,)
         return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def needs(self: TaskContext[AsyncSession]) -> Awaitable[dict[str, NeededStep]]: ...
+        @overload
+        def needs(self: TaskContext[Session]) -> dict[str, NeededStep]: ...
+
+    def needs(self) -> Any:
+        """Return the steps of its flow that this one needs, by name: ends and results.
+
+        Empty for a task that is no step. In async handlers: ``await ctx.needs()``.
+        """
+        from tasks_app.runtime.handlers.needs import read_needs  # noqa: PLC0415  it is rare
+
+        return read_needs(self._given(), self.task_id)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def need(self: TaskContext[AsyncSession], step: str) -> Awaitable[Any]: ...
+        @overload
+        def need(self: TaskContext[AsyncSession], step: str, kind: type[T]) -> Awaitable[T]: ...
+        @overload
+        def need(self: TaskContext[Session], step: str) -> Any: ...
+        @overload
+        def need(self: TaskContext[Session], step: str, kind: type[T]) -> T: ...
+
+    def need(self, step: str, kind: Any = None) -> Any:
+        """Return the result of a step that this one needs; None: it returned none, or failed.
+
+        With ``kind``, a type that pydantic knows, the result is checked and made one of it. In
+        async handlers: ``await ctx.need("pay")``.
+
+        >>> @handler("order.ship")
+        ... def ship(ctx: TaskContext, payload: dict):
+        ...     return {"paid by": ctx.need("pay")["card"]}
+
+        Raises:
+            TasksError: this task does not need that step.
+            pydantic.ValidationError: the result is not of that type.
+        """
+        from tasks_app.runtime.handlers.needs import read_needs, result_of  # noqa: PLC0415  it is rare
+
+        needs: Any = read_needs(self._given(), self.task_id)
+        if not self._access.is_async:
+            return result_of(needs, step, kind)
+
+        async def awaited() -> Any:
+            return result_of(await needs, step, kind)
+
+        return awaited()
 
     def commit_by(self, save: Callable[[Connection], None]) -> None:
         """Commit with ``save`` last, which checks the fence and stores the caller's own state.

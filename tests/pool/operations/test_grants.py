@@ -498,7 +498,9 @@ calendar         name
 count,total      name queue
 count_part       slot name queue
 fingerprint      fingerprint
-group            outcome
+flow_need        step needs after
+flow_step        step task_name ended
+group            outcome flow when_failed
 key              name scope
 large_value      kind
 lease            name holder notes

@@ -133,6 +133,18 @@ def test_what_is_given_must_all_be_true(engine: Engine, chosen: dict, pool: str)
     }
 
 
+@pytest.mark.parametrize("action", ["hold", "cancel", "requeue"])
+def test_members_of_a_group_are_selected(engine: Engine, action: str) -> None:
+    group = do(engine, create_group, [NewTask("t") for _ in range(3)])
+    make(engine, 2)
+    if action == "requeue":
+        do(engine, cancel, group.task_ids[0])
+        group.task_ids[1:] = []
+    pool = {"requeue": "completed"}.get(action, "pending")
+    assert bulk(engine, action, group=group.id, pool=pool).ids == group.task_ids
+    assert bulk(engine, "cancel", group=group.id + 1).ids == []
+
+
 def test_newer_than_is_the_other_half(engine: Engine) -> None:
     with engine.begin() as connection:
         old, new = failed_task(connection), failed_task(connection)
@@ -355,7 +367,8 @@ def test_the_rest_is_counted(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "words"), [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})]
+    ("action", "words"),
+    [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"}), ("hold", {"group": "x"})],
 )
 def test_nonsense_is_refused_and_not_noted(engine: Engine, action: str, words: Any) -> None:
     with pytest.raises(InvalidSelectionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -16,10 +17,12 @@ from tasks_app.runtime.api.groups import (
     acreate_group,
     cancel_group,
     create_group,
+    extend_group,
     get_group,
     group_results,
 )
-from tasks_app.runtime.api.tasks import explain_task, get_task
+from tasks_app.runtime.api.producer import acreate_task, create_task
+from tasks_app.runtime.api.tasks import explain_task, get_task, requeue_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.refusing import Refusals
 
@@ -92,6 +95,53 @@ def test_one_that_fails_for_good(bench: Bench, calls) -> None:
     group = made(bench)
     bench.drain()
     assert calls == [("else", {"group_id": group.id, "succeeded": 2, "failed": 1})]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("caller", ["connection", "psycopg", "async"])
+def test_one_task_has_a_callback_for_either_end(bench: Bench, calls, caller: str, fails) -> None:
+    @bench.handler("t", max_attempts=1)
+    def pays(ctx: Any, payload: Any) -> None:
+        if payload["fails"]:
+            raise Fail("no")
+
+    more = {"then": THEN, "on_failure": ELSE}
+    if caller == "connection":
+        bench.do(create_task, "t", {"fails": fails}, **more)
+    elif caller == "psycopg":
+        with psycopg.connect(bench.plain_url, autocommit=True) as raw:
+            create_task(raw, "t", {"fails": fails}, **more)
+    else:
+        asyncio.run(awaited_task(bench, {"fails": fails}, more))
+    bench.drain()
+
+    assert [name for name, _ in calls] == ["else" if fails else "then"]
+
+
+async def awaited_task(bench: Bench, payload: Any, more: Any) -> None:
+    async with bench.async_session() as session:
+        await acreate_task(session, "t", payload, **more)
+
+
+def test_a_group_that_failed_is_mended(bench: Bench, calls) -> None:
+    broken = [True]
+
+    @bench.handler("t", max_attempts=1)
+    def fails(ctx: Any, payload: Any) -> None:
+        if broken[0] and payload["n"] == 1:
+            raise Fail("no")
+
+    group = made(bench)
+    bench.drain()
+    broken.clear()
+    broken.append(False)
+    bench.do(requeue_task, group.task_ids[1])
+    assert progress(bench, group).outcome is None
+    bench.do(extend_group, group.id, [NewTask("t", {"n": 3})])
+    bench.drain()
+
+    assert [name for name, _ in calls] == ["else", "then"]
+    assert calls[1][1] == {"group_id": group.id, "succeeded": 4, "failed": 0}
 
 
 def test_what_comes_back_is_waited_for(bench: Bench, calls) -> None:
@@ -200,6 +250,7 @@ REPLACING = NewTask("t", options={"unique_key": "k", "on_conflict": "replace_pay
         (tasks(2), {"enough": 0}, "enough"),
         (tasks(2), {"enough": 3}, "enough"),
         (tasks(2), {"enough": True}, "enough"),
+        (tasks(2), {"enough": 1, "fail_fast": True}, "fail_fast"),
         (tasks(2), {"then": KEYED}, "then.options.unique_key"),
         (tasks(2), {"on_failure": STRICT}, "on_failure.options.strict_order"),
         (tasks(2), {"then": NewTask("no name")}, "then.name"),

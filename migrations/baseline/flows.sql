@@ -1,0 +1,139 @@
+-- Flows: groups whose members, the steps, have needs. A step with open needs is a task whose date is put off (waits_for in task_pending); the
+-- statement that ends a step calls task_flow_step_ended(), so effect, outcome and the release of what waits for it are one commit.
+--
+-- Who calls these functions has locked the flow's row in task_group. Each of their statements sees what was committed before that.
+
+CREATE TABLE task_flow_step (  -- The steps of flows. They go with their group.
+    flow_id  bigint      NOT NULL REFERENCES task_group(id) ON DELETE CASCADE,  -- The flow, a row of task_group; with step the primary key.
+    step     text        NOT NULL CHECK (length(step) BETWEEN 1 AND 100),  -- Its name, unique in its flow.
+    task_id  bigint      NOT NULL CONSTRAINT task_flow_step_task_id UNIQUE,  -- Its task.
+    task_name text       NOT NULL,  -- The name of its task.
+    delay    interval,  -- How long it still waits when its needs are met. Null: it does not.
+    ended    text        CHECK (ended IN ('success', 'failure', 'unneeded')),  -- How it ended: success (SUCCEEDED, SKIPPED), failure (FAILED, CANCELLED,
+            -- EXPIRED) or unneeded (it can never start). Null: it has not.
+    result   jsonb,  -- A copy of its task's result, which stays when the completed pool is pruned.
+    ended_at timestamptz,  -- When it ended.
+    PRIMARY KEY (flow_id, step)
+) WITH (fillfactor = 70);
+
+CREATE TABLE task_flow_need (  -- What steps wait for.
+    flow_id bigint NOT NULL REFERENCES task_group(id) ON DELETE CASCADE,  -- The flow; with step and needs the primary key.
+    step    text   NOT NULL,  -- The step that waits.
+    needs   text   NOT NULL,  -- The step that it waits for.
+    after   text   NOT NULL CHECK (after IN ('success', 'failure', 'end')),  -- Which end of that step it waits for.
+    PRIMARY KEY (flow_id, step, needs)
+);
+CREATE INDEX task_flow_need_needs ON task_flow_need (flow_id, needs);
+
+-- Enters the steps of a flow, tasks that were created in this transaction, and puts off those with needs until these are met.
+CREATE FUNCTION task_flow_enter(
+    flow bigint, steps text[], tasks bigint[], names text[], delays interval[], waiting text[], needs text[], after text[]
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay)
+    SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
+    INSERT INTO task_flow_need (flow_id, step, needs, after)
+    SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
+    PERFORM task_flow_put_off(flow, steps);
+END $$;
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
+END $$;
+REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
+
+-- Puts off those of these steps that wait and have open needs.
+CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
+    UPDATE task_pending p
+    SET waits_for = o.number, held_due_at = p.due_at,
+        due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
+        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END
+    FROM (
+        SELECT s.task_id, count(*) AS number
+        FROM task_flow_need n
+        JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
+        JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
+        WHERE n.flow_id = flow AND n.step = ANY(steps)
+          AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))
+        GROUP BY s.task_id) AS o
+    WHERE p.id = o.task_id AND p.batch_id = flow AND p.state = 'PENDING' AND p.waits_for IS NULL AND p.held_due_at IS NULL
+$$;
+
+-- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
+CREATE FUNCTION task_flow_step_ended(of_task bigint, its_state text, its_result jsonb, at timestamptz)
+RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    of_flow bigint;
+    how text := CASE WHEN its_state IN ('SUCCEEDED', 'SKIPPED') THEN 'success' ELSE 'failure' END;
+    ended_steps text[];
+    cancels boolean;
+BEGIN
+    UPDATE task_flow_step s SET ended = how, result = its_result, ended_at = at
+    WHERE s.task_id = of_task AND s.ended IS NULL
+    RETURNING s.flow_id, ARRAY[s.step] INTO of_flow, ended_steps;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    cancels := how = 'failure' AND (SELECT g.when_failed = 'cancel' FROM task_group g WHERE g.id = of_flow);
+    IF cancels THEN
+        UPDATE task_pending p SET cancel_requested_at = coalesce(p.cancel_requested_at, at)
+        WHERE p.state = 'RUNNING' AND p.batch_id = of_flow
+          AND p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.ended IS NULL));
+    END IF;
+    LOOP
+        -- Needs that are met now.
+        RETURN QUERY
+        UPDATE task_pending p
+        SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * m.number, 0),
+            due_at = CASE WHEN p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.due_at END,
+            scan_at = CASE WHEN p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.scan_at END,
+            held_due_at = CASE WHEN p.waits_for = m.number THEN NULL
+                WHEN -p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.held_due_at END
+        FROM (
+            SELECT s.task_id, count(*)::integer AS number, at + coalesce(min(s.delay), '0') AS date
+            FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
+            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps) AND n.after IN ('end', how) AND s.ended IS NULL
+            GROUP BY s.task_id) AS m
+        WHERE p.id = m.task_id AND p.state = 'PENDING' AND p.waits_for IS NOT NULL
+        RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL
+            THEN extract(epoch FROM p.due_at - at)::float8 END;
+        -- Steps that can never start: the scan skips them, which counts as no failure.
+        WITH hopeless AS MATERIALIZED (
+            SELECT DISTINCT n.step FROM task_flow_need n
+            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps) AND (how, n.after) IN (('success', 'failure'), ('unneeded', 'success'), ('unneeded', 'failure'))
+            UNION
+            SELECT s.step FROM task_flow_step s
+            WHERE cancels AND s.flow_id = of_flow AND s.ended IS NULL
+              AND NOT EXISTS (SELECT FROM task_flow_need n WHERE n.flow_id = of_flow AND n.step = s.step AND n.after <> 'success')),
+        skipped AS (
+            UPDATE task_pending p
+            SET enabled = false, sub_status = 'not needed any more', waits_for = NULL, held_due_at = NULL, due_at = least(p.due_at, at), scan_at = greatest(at, least(p.due_at, at))
+            WHERE p.state = 'PENDING' AND p.id = ANY(ARRAY(
+                SELECT s.task_id FROM task_flow_step s JOIN hopeless h USING (step) WHERE s.flow_id = of_flow AND s.ended IS NULL))
+            RETURNING p.id),
+        unneeded AS (
+            UPDATE task_flow_step s SET ended = 'unneeded', ended_at = at
+            WHERE s.task_id = ANY(ARRAY(SELECT k.id FROM skipped k)) RETURNING s.step)
+        SELECT array_agg(u.step) INTO ended_steps FROM unneeded u;
+        EXIT WHEN ended_steps IS NULL;
+        how := 'unneeded';
+        cancels := false;
+    END LOOP;
+END $$;
+
+-- Takes back the end of a step whose task was requeued: what has not started waits for it again, and it waits for what it needs.
+CREATE FUNCTION task_flow_step_reopened(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    ended task_flow_step;
+BEGIN
+    SELECT * INTO ended FROM task_flow_step s WHERE s.task_id = of_task AND s.ended IS NOT NULL;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
+    UPDATE task_pending p SET waits_for = p.waits_for + sign(p.waits_for)::integer
+    FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
+    WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended)
+      AND p.id = s.task_id AND p.waits_for IS NOT NULL;
+    PERFORM task_flow_put_off(ended.flow_id, ARRAY[ended.step]);
+END $$;

@@ -1,0 +1,260 @@
+"""Flows: tasks with needs, as a producer describes them, and as they are read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
+from tasks_app.domain.tasks.payload_checks import check_text
+from tasks_app.domain.tasks.records import TaskId
+from tasks_app.domain.tasks.states import State
+
+if TYPE_CHECKING:
+    from typing import TypeVar, Unpack
+
+    from tasks_app.domain.handlers.spec import Handler
+    from tasks_app.domain.tasks.call_payload import CeleryCall
+    from tasks_app.domain.tasks.payload import Payload
+
+    P = TypeVar("P")
+
+MOST_STEPS = 1_000
+MOST_NEEDS = 100  # of one step
+LONGEST_NAME = 100
+
+
+class After(StrEnum):
+    """Which end of a step is waited for."""
+
+    SUCCESS = "success"  # SUCCEEDED or SKIPPED
+    FAILURE = "failure"  # FAILED, CANCELLED or EXPIRED
+    END = "end"  # either, and also that it is not needed any more
+
+
+class StepEnd(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    UNNEEDED = "unneeded"  # a need of it can never be met, so it was skipped
+
+
+class WhenFailed(StrEnum):
+    """What a step that failed for good means for the others."""
+
+    WAIT = "wait"  # they go on as far as they can; once it is requeued and succeeds, the rest does
+    CANCEL = "cancel"  # those that wait are skipped, those that run are asked to stop
+
+
+class Need(NamedTuple):
+    """A step that another one waits for, and which end of it."""
+
+    step: str
+    after: After = After.SUCCESS
+
+
+Needs: TypeAlias = "Need | str | Sequence[Need | str]"
+
+
+def failed(step: Need | str) -> Need:
+    """Return the need that a step fails for good. The step that needs it is skipped otherwise."""
+    return Need(_name_of(step), After.FAILURE)
+
+
+def ended(step: Need | str) -> Need:
+    """Return the need that a step ends, however it does."""
+    return Need(_name_of(step), After.END)
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    task: NewTask
+    needs: dict[str, After]  # by the name of the step that is needed
+
+
+@dataclass(slots=True)
+class Flow:
+    """Tasks that need each other, its steps. :func:`create_flow` creates them.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> ship = flow.step("ship", send_mail, {"to": "shop@example.org"}, needs=pay)
+    >>> _ = flow.step("sorry", send_mail, {"to": "a@example.org"}, needs=failed(ship))
+    """
+
+    name: str
+    steps: dict[str, PlannedStep] = field(default_factory=dict, init=False)
+
+    # fmt: off
+    @overload
+    def step(
+        self, name: str, task: Handler[P, Any], payload: P, *,
+        needs: Needs = (), **options: Unpack[TaskOptions],
+    ) -> Need: ...
+    @overload
+    def step(
+        self, name: str, task: Handler[None, Any], payload: None = None, *,
+        needs: Needs = (), **options: Unpack[TaskOptions],
+    ) -> Need: ...
+    @overload
+    def step(
+        self, name: str, task: str | CeleryCall, payload: Payload = None, *,
+        needs: Needs = (), **options: Unpack[TaskOptions],
+    ) -> Need: ...
+    # fmt: on
+    def step(
+        self,
+        name: str,
+        task: Any,
+        payload: Any = None,
+        *,
+        needs: Needs = (),
+        **options: Unpack[TaskOptions],
+    ) -> Need:
+        """Add a step, a task that waits until all its needs are met; return the need of it.
+
+        Args:
+            name: of the step, unique in the flow.
+            task: what create_task takes.
+            payload: of the task.
+            needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one.
+            options: of create_task. A ``delay`` counts from the moment when the needs are met.
+
+        Raises:
+            InvalidTaskError: the name is taken or cannot be stored, or a need is none.
+        """
+        _check_name(name, "step")
+        if name in self.steps:
+            raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
+        if len(self.steps) >= MOST_STEPS:
+            raise InvalidTaskError("steps", f"are more than {MOST_STEPS}", "several flows")
+        found: dict[str, After] = {}
+        try:
+            for need in [needs] if isinstance(needs, Need | str) else needs:
+                found.setdefault(
+                    _name_of(need), need.after if isinstance(need, Need) else After.SUCCESS
+                )
+        except (TypeError, InvalidTaskError):
+            allowed = "steps of this flow, their names, failed(step) or ended(step)"
+            problem = f"are {shown_value(needs)}"
+            raise InvalidTaskError(f"steps.{name}.needs", problem, allowed) from None
+        if len(found) > MOST_NEEDS:
+            raise InvalidTaskError(
+                f"steps.{name}.needs", f"are {len(found)}", f"at most {MOST_NEEDS}"
+            )
+        self.steps[name] = PlannedStep(NewTask(task, payload, options), found)
+        return Need(name)
+
+
+def _check_name(name: Any, path: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        allowed = f"text of up to {LONGEST_NAME} characters"
+        raise InvalidTaskError(path, f"is {shown_value(name)}", allowed)
+    check_text(name, path)
+
+
+def _name_of(step: object) -> str:
+    match step:
+        case Need(name):
+            return name
+        case str():
+            return step
+        case _:
+            raise InvalidTaskError("needs", f"has a {type(step).__name__}", "steps or names")
+
+
+def check_flow(flow: Flow, key: str | None, on_failure: str) -> WhenFailed:
+    """Raise InvalidTaskError if the flow cannot be created: a need is unknown, or needs itself."""
+    if not isinstance(flow, Flow):
+        raise InvalidTaskError("flow", f"is of type {type(flow).__name__}", "a Flow")
+    _check_name(flow.name, "flow.name")
+    read_key({"key": key}, "key")
+    if on_failure not in list(WhenFailed):
+        problem = f"is {shown_value(on_failure)}"
+        raise InvalidTaskError("on_failure", problem, " or ".join(WhenFailed))
+    for name, step in flow.steps.items():
+        for need in step.needs:
+            if need not in flow.steps:
+                problem = f"has {need!r:.60}, which is no step of this flow"
+                raise InvalidTaskError(f"steps.{name}.needs", problem, ", ".join(flow.steps))
+    try:
+        TopologicalSorter({name: step.needs for name, step in flow.steps.items()}).prepare()
+    except CycleError as error:
+        path = " -> ".join(reversed(error.args[1]))
+        raise InvalidTaskError("steps", f"need each other: {path}", "no circle") from None
+    return WhenFailed(on_failure)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedFlow:
+    """A flow that was just created, or the open one that has its name and key."""
+
+    id: int
+    task_ids: dict[str, TaskId | int]  # by the name of the step
+    created: bool = True
+
+
+class FlowState(StrEnum):
+    RUNNING = "running"  # a step runs or waits for its date
+    STALLED = "stalled"  # a step has failed, and nothing goes on until it is requeued
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # it is over, and a step has failed; requeue that to go on
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStep:
+    """A step of a flow as it is now."""
+
+    name: str
+    task_id: int
+    task: str  # the name of its task
+    end: StepEnd | None
+    state: State | None  # of its task, while it has not ended or lies in the error pool
+    held: bool
+    due_at: datetime | None  # None: it has ended, or waits for its needs
+    open_needs: tuple[Need, ...]
+    needs: tuple[Need, ...]
+    result: Any  # what its handler returned
+    error: str | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """A flow as it is now."""
+
+    id: int
+    name: str
+    key: str | None
+    state: FlowState
+    on_failure: WhenFailed
+    total: int
+    succeeded: int  # steps, including those that were skipped
+    failed: int
+    created_at: datetime
+    changed_at: datetime  # when a step ended last
+    steps: tuple[FlowStep, ...] = ()  # in the order in which they were created; none in lists
+
+
+def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:
+    """``goes_on``: a step runs, or needs nothing but its date or an operator's release."""
+    if outcome is not None:
+        return FlowState.SUCCEEDED if outcome == State.SUCCEEDED else FlowState.FAILED
+    return FlowState.RUNNING if goes_on else FlowState.STALLED
+
+
+def needs_of(rows: Iterable[Any]) -> dict[str, list[Need]]:
+    """Return the needs of each step, from rows with step, needs and after."""
+    found: dict[str, list[Need]] = {}
+    for row in rows:
+        found.setdefault(row.step, []).append(Need(row.needs, After(row.after)))
+    return found
+
+
+def is_met(need: Need, end: StepEnd | None) -> bool:
+    return end is not None and (need.after is After.END or need.after.value == end.value)

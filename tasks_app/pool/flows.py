@@ -1,0 +1,223 @@
+"""Flows: created with their steps, and read. What follows an end of a step is in ``flows.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, text
+
+from tasks_app.domain.flows import (
+    After,
+    FlowProgress,
+    FlowState,
+    FlowStep,
+    Need,
+    StepEnd,
+    WhenFailed,
+    is_met,
+    needs_of,
+    state_of_flow,
+)
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.conditions import is_held
+from tasks_app.pool.tables import (
+    ENTER_STEPS,
+    ERROR,
+    FLOW_NEED,
+    FLOW_STEP,
+    GROUP,
+    GROUP_IDS,
+    NOW,
+    PENDING,
+)
+from tasks_app.pool.task_groups import PAGE
+
+_INSERT = text(f"""
+    INSERT INTO {GROUP} (total, flow, flow_key, when_failed, created_at, counted_at)
+    VALUES (:total, :flow, CAST(:key AS text), :when_failed, {NOW}, {NOW})
+    ON CONFLICT (flow, flow_key) WHERE outcome IS NULL AND flow_key IS NOT NULL DO NOTHING
+    RETURNING id""")
+_OPEN = text(f"""
+    SELECT id FROM {GROUP} WHERE flow = :flow AND flow_key = :key AND outcome IS NULL""")
+_ENTER_IDS = text(f"""
+    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))""")
+_ENTER = text(f"""
+    SELECT {ENTER_STEPS}(:id, CAST(:steps AS text[]), CAST(:tasks AS bigint[]),
+        CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:waiting AS text[]),
+        CAST(:needs AS text[]), CAST(:after AS text[]))""")
+
+
+def insert_flow(
+    connection: Connection, name: str, key: str | None, when_failed: WhenFailed, total: int
+) -> tuple[int, bool]:
+    """Insert an open flow without its steps; return its id and True, or an open one and False."""
+    values = {"flow": name, "key": key, "when_failed": when_failed.value, "total": total}
+    while True:
+        made = connection.execute(_INSERT, {**values, "now": None}).scalar()
+        if made is not None:
+            return made, True
+        there = connection.execute(_OPEN, values).scalar()
+        if there is not None:  # else it has just ended
+            return there, False
+
+
+class NewStep(NamedTuple):
+    task: str  # its name
+    delay: timedelta | None  # from when its needs are met
+    needs: Mapping[str, After]
+
+
+def enter_steps(
+    connection: Connection, flow_id: int, steps: Mapping[str, NewStep], ids: Sequence[int]
+) -> None:
+    """Enter the steps, whose tasks were created in this transaction, in their order."""
+    tasks = list(map(int, ids))
+    needs = [(name, *need) for name, step in steps.items() for need in step.needs.items()]
+    values = {
+        "id": flow_id,
+        "steps": list(steps),
+        "tasks": tasks,
+        "names": [step.task for step in steps.values()],
+        "delays": [step.delay for step in steps.values()],
+        "waiting": [step for step, _, _ in needs],
+        "needs": [need for _, need, _ in needs],
+        "after": [after.value for _, _, after in needs],
+    }
+    pages = [tasks[i : i + PAGE] for i in range(0, len(tasks), PAGE)]
+    if pages:
+        rows = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(pages)]
+        connection.execute(_ENTER_IDS, rows)
+        connection.execute(_ENTER, values)
+
+
+_GOES_ON = f"""EXISTS (
+        SELECT FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
+        WHERE s.flow_id = g.id AND s.ended IS NULL AND p.waits_for IS NULL)"""
+_COLUMNS = f"""
+    g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
+    g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
+_GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id AND g.flow IS NOT NULL")
+_NEWEST = text(f"""
+    SELECT {_COLUMNS} FROM {GROUP} g
+    WHERE g.flow IS NOT NULL AND (CAST(:flow AS text) IS NULL OR g.flow = :flow)
+      AND (CAST(:key AS text) IS NULL OR g.flow_key = :key)
+      AND (NOT CAST(:open AS boolean) OR g.outcome IS NULL)
+      AND (CAST(:below AS bigint) IS NULL OR g.id < :below)
+    ORDER BY g.id DESC LIMIT :most""")
+_STEPS = text(f"""
+    SELECT s.step, s.task_id, s.task_name, s.ended, s.result, s.ended_at, p.waits_for, p.due_at,
+        coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
+    FROM {FLOW_STEP} s
+    LEFT JOIN {PENDING} p ON p.id = s.task_id
+    LEFT JOIN {ERROR} e ON e.id = s.task_id
+    WHERE s.flow_id = :id ORDER BY s.task_id""")
+_NEEDS = text(f"""
+    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id
+    ORDER BY n.step, n.needs""")
+_TASK_IDS = text(f"""
+    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
+MOST_READ = 10_000  # flows among which those in one state are found
+
+
+def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
+    """Return the ids of a flow's tasks, by step."""
+    return {row.step: row.task_id for row in connection.execute(_TASK_IDS, {"id": flow_id})}
+
+
+def get_flow(connection: Connection, flow_id: int) -> FlowProgress | None:
+    row = connection.execute(_GET, {"id": flow_id}).first()
+    if row is None:
+        return None
+    needs = needs_of(connection.execute(_NEEDS, {"id": flow_id}))
+    return _progress(row, _steps(connection.execute(_STEPS, {"id": flow_id}).all(), needs))
+
+
+def newest_flows(
+    connection: Connection,
+    most: int,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    state: FlowState | None = None,
+) -> list[FlowProgress]:
+    """Return flows without their steps, newest first."""
+    values = {
+        "flow": name,
+        "key": key,
+        "open": state in {FlowState.RUNNING, FlowState.STALLED},
+        "most": most if state is None else MOST_READ,
+        "below": None,
+    }
+    found = [_progress(row) for row in connection.execute(_NEWEST, values)]
+    return [flow for flow in found if state in {None, flow.state}][:most]
+
+
+def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
+    return FlowProgress(
+        id=row.id,
+        name=row.flow,
+        key=row.flow_key,
+        state=state_of_flow(row.outcome, goes_on=row.goes_on),
+        on_failure=WhenFailed(row.when_failed),
+        total=row.total,
+        succeeded=row.succeeded,
+        failed=row.failed,
+        created_at=row.created_at,
+        changed_at=row.counted_at,
+        steps=tuple(steps),
+    )
+
+
+def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[FlowStep]:
+    ends = {row.step: None if row.ended is None else StepEnd(row.ended) for row in rows}
+    return [
+        FlowStep(
+            name=row.step,
+            task_id=row.task_id,
+            task=row.task_name,
+            end=ends[row.step],
+            state=None if row.state is None else State(row.state),
+            held=row.held,
+            due_at=row.due_at if row.waits_for is None and not row.held else None,
+            open_needs=tuple(n for n in needs.get(row.step, ()) if not is_met(n, ends.get(n.step)))
+            if ends[row.step] is None
+            else (),
+            needs=tuple(needs.get(row.step, ())),
+            result=row.result,
+            error=row.error,
+            ended_at=row.ended_at,
+        )
+        for row in rows
+    ]
+
+
+class NeededStep(NamedTuple):
+    """A step that a running one needs, as it ended."""
+
+    step: str
+    task_id: int
+    task: str
+    end: StepEnd | None
+    result: Any
+
+
+_NEEDED = text(f"""
+    SELECT e.step, e.task_id, e.task_name, e.ended, e.result
+    FROM {FLOW_STEP} s
+    JOIN {FLOW_NEED} n ON n.flow_id = s.flow_id AND n.step = s.step
+    JOIN {FLOW_STEP} e ON e.flow_id = n.flow_id AND e.step = n.needs
+    WHERE s.task_id = :id ORDER BY e.task_id""")
+
+
+def needed_steps(connection: Connection, task_id: int) -> dict[str, NeededStep]:
+    """Return the steps that the step of this task needs; empty: it is in no flow, or a first."""
+    rows = connection.execute(_NEEDED, {"id": task_id})
+    found = (
+        NeededStep(
+            r.step, r.task_id, r.task_name, None if r.ended is None else StepEnd(r.ended), r.result
+        )
+        for r in rows
+    )
+    return {step.step: step for step in found}

@@ -1,0 +1,168 @@
+"""Flows: tasks that need each other. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.flows import (
+    CreatedFlow,
+    Flow,
+    FlowProgress,
+    FlowState,
+    check_flow,
+)
+from tasks_app.domain.groups import member_row
+from tasks_app.domain.tasks.options import check_id
+from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.pool import flows
+from tasks_app.pool.connection.execute import commits_itself
+from tasks_app.pool.tasks.cancel import CancelledMany
+from tasks_app.runtime.api.groups import cancel_group
+from tasks_app.runtime.api.producer import admitted, create_ready, ready
+from tasks_app.runtime.db.connections import Raw, Sync, connection_of, made_async, on_connection
+from tasks_app.runtime.encryption.values import opened_result
+
+
+def create_flow(
+    session: Sync | Raw, flow: Flow, *, key: str | None = None, on_failure: str = "wait"
+) -> CreatedFlow:
+    """Create the tasks of a flow in the caller's transaction: they exist iff that commits.
+
+    A step starts when all its needs are met: the transaction that ends a step, with its effects,
+    releases what waits for it. ``key`` is that of at most one open flow of this name.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> _ = flow.step("ship", send_mail, {"to": "shop@example.org"}, needs=pay)
+    >>> made = create_flow(session, flow, key="order:7")
+    >>> drained = drain(session)
+    >>> get_flow(session, made.id).state
+    <FlowState.SUCCEEDED: 'succeeded'>
+
+    Args:
+        session: what create_task takes.
+        flow: its steps, each a task.
+        key: None: any number of flows of this name may be open.
+        on_failure: when a step fails for good: ``wait`` lets the others go on as far as they can,
+            and once the step is requeued and succeeds, the rest goes on; ``cancel`` skips those
+            that wait and asks those that run to stop, but not steps that need a failure.
+
+    Returns:
+        Its ids; its ``created`` is False when another open flow has the name and key.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: a step's unique_key is taken. Roll back: the flow is written.
+        TasksError: each statement commits by itself.
+    """
+    when_failed = check_flow(flow, key, on_failure)
+    rows = [_row(name, flow) for name in flow.steps]
+    with on_connection(session) as connection:
+        if commits_itself(connection):
+            raise TasksError(
+                "create_flow needs a transaction: here its steps would exist, and might end, "
+                "before their needs do. Use a connection without AUTOCOMMIT."
+            )
+        flow_id, created = flows.insert_flow(connection, flow.name, key, when_failed, len(rows))
+        if not created:
+            return CreatedFlow(flow_id, dict(flows.task_ids(connection, flow_id)), created=False)
+        steps = {
+            name: flows.NewStep(
+                row.name, row.terms.delay or None if step.needs else None, step.needs
+            )
+            for row, (name, step) in zip(rows, flow.steps.items(), strict=True)
+        }
+        members = [
+            _member(name, row, flow_id, steps[name]) for name, row in zip(steps, rows, strict=True)
+        ]
+        starts = [not step.needs for step in steps.values()]
+        ids = create_ready(session, ready(members), starts) if members else []
+        flows.enter_steps(connection, flow_id, steps, ids)
+    return CreatedFlow(flow_id, dict(zip(steps, ids, strict=True)))
+
+
+def _row(name: str, flow: Flow) -> TaskRow:
+    try:
+        return admitted(flow.steps[name].task, large=True)
+    except InvalidTaskError as error:
+        raise error.at(f"steps.{name}") from None
+
+
+def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
+    try:
+        member = member_row(row, flow_id)
+    except InvalidTaskError as error:
+        raise error.at(f"steps.{name}") from None
+    if step.delay is None:
+        return member
+    return member._replace(terms=member.terms._replace(delay=timedelta(0)))  # it counts later
+
+
+def get_flow(session: Sync, flow_id: int) -> FlowProgress | None:
+    """Return a flow and its steps, or None.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> _ = flow.step("ship", send_mail, {"to": "shop@example.org"}, needs=pay)
+    >>> made = create_flow(session, flow)
+    >>> get_flow(session, made.id).steps[1].open_needs
+    (Need(step='pay', after=<After.SUCCESS: 'success'>),)
+    """
+    found = flows.get_flow(connection_of(session), check_id(flow_id, "flow_id"))
+    if found is None:
+        return None
+    steps = [replace(step, result=opened_result(step.result, step.task)) for step in found.steps]
+    return replace(found, steps=tuple(steps))
+
+
+def list_flows(
+    session: Sync,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+    state: FlowState | None = None,
+    limit: int = 100,
+) -> Sequence[FlowProgress]:
+    """Return flows without their steps, newest first.
+
+    >>> _ = create_flow(session, Flow("order"), key="order:7")
+    >>> [(flow.key, flow.total) for flow in list_flows(session, name="order")]
+    [('order:7', 0)]
+    """
+    connection = connection_of(session)
+    return flows.newest_flows(connection, limit, name=name, key=key, state=state)
+
+
+def cancel_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> CancelledMany:
+    """Cancel the steps that have not ended; running ones are asked to stop.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> made = create_flow(session, flow)
+    >>> cancel_flow(session, made.id, by="anna").cancelled
+    1
+
+    Raises:
+        TasksError: there is no such flow.
+    """
+    _known(connection_of(session), flow_id)
+    return cancel_group(session, flow_id, by=by, why=why)
+
+
+acreate_flow: Final = made_async(create_flow)
+aget_flow: Final = made_async(get_flow)
+alist_flows: Final = made_async(list_flows)
+acancel_flow: Final = made_async(cancel_flow)
+
+
+def _known(connection: Connection, flow_id: int) -> FlowProgress:
+    found = flows.get_flow(connection, check_id(flow_id, "flow_id"))
+    if found is None:
+        raise TasksError(f"There is no flow {flow_id}. It may have been over for long.")
+    return found

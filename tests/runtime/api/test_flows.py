@@ -1,0 +1,259 @@
+"""Flows as producers and handlers meet them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.flows import After, Flow, FlowState, Need, StepEnd, ended, failed
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.runtime.api.flows import (
+    acreate_flow,
+    cancel_flow,
+    create_flow,
+    get_flow,
+    list_flows,
+)
+from tasks_app.runtime.api.tasks import requeue_task
+from tests.runtime.bench import Bench, effect
+
+
+@pytest.fixture
+def ran(bench: Bench) -> list[str]:
+    """Register ``t``, which fails while its payload's word is among ``broken``."""
+    told: list[str] = []
+
+    @bench.handler("t", max_attempts=1)
+    def t(ctx: Any, payload: Any) -> str:
+        if payload["n"] in BROKEN:
+            raise Fail("no")
+        effect(ctx)
+        told.append(payload["n"])
+        return payload["n"].upper()
+
+    BROKEN.clear()
+    return told
+
+
+BROKEN: set[str] = set()
+
+
+def flow_of(**needs: Any) -> Flow:
+    """Return a flow of steps with these names, each of which needs those."""
+    flow = Flow("f")
+    for name, of in needs.items():
+        flow.step(name, "t", {"n": name}, needs=of)
+    return flow
+
+
+def diamond() -> Flow:
+    return flow_of(a=(), b="a", c="a", d=("b", "c"))
+
+
+def made(bench: Bench, flow: Flow, **options: Any):
+    return bench.do(create_flow, flow, **options)
+
+
+def state(bench: Bench, created: Any) -> FlowState:
+    return bench.do(get_flow, created.id).state
+
+
+def ends(bench: Bench, created: Any) -> dict[str, StepEnd | None]:
+    return {step.name: step.end for step in bench.do(get_flow, created.id).steps}
+
+
+def test_steps_run_in_the_order_of_their_needs(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    assert ran[0] == "a"
+    assert sorted(ran[1:3]) == ["b", "c"]
+    assert ran[3:] == ["d"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+def test_a_flow_goes_on_from_the_step_that_was_mended(bench: Bench, ran) -> None:
+    BROKEN.add("b")
+    created = made(bench, diamond())
+    bench.drain()
+    assert ran == ["a", "c"]
+    assert state(bench, created) is FlowState.STALLED
+
+    BROKEN.clear()
+    bench.do(requeue_task, created.task_ids["b"])
+    assert state(bench, created) is FlowState.RUNNING
+    bench.drain()
+    assert ran == ["a", "c", "b", "d"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+def test_a_flow_that_failed_at_its_last_step_is_mended_too(bench: Bench, ran) -> None:
+    BROKEN.add("d")
+    created = made(bench, diamond())
+    bench.drain()
+    assert state(bench, created) is FlowState.FAILED
+    BROKEN.clear()
+    bench.do(requeue_task, created.task_ids["d"])
+    bench.drain()
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_may_need_a_failure_or_an_end(bench: Bench, ran, fails: bool) -> None:
+    BROKEN.update({"a"} if fails else ())
+    created = made(bench, flow_of(a=(), sorry=failed("a"), after_sorry="sorry", any=ended("a")))
+    bench.drain()
+    assert set(ran) == ({"sorry", "after_sorry", "any"} if fails else {"a", "any"})
+    unneeded = StepEnd.SUCCESS if fails else StepEnd.UNNEEDED
+    assert ends(bench, created) == {
+        "a": StepEnd.FAILURE if fails else StepEnd.SUCCESS,
+        **{"sorry": unneeded, "after_sorry": unneeded, "any": StepEnd.SUCCESS},
+    }
+    assert state(bench, created) is (FlowState.FAILED if fails else FlowState.SUCCEEDED)
+
+
+def test_with_cancel_the_rest_of_the_flow_is_skipped(bench: Bench, ran) -> None:
+    BROKEN.add("b")
+    flow = flow_of(a=(), b="a", c="a", d=("b", "c"), sorry=failed("b"), other=failed("d"))
+    created = made(bench, flow, on_failure="cancel")
+    bench.drain()
+    found = ends(bench, created)
+    assert (found["b"], found["d"], found["other"]) == ("failure", "unneeded", "unneeded")
+    assert found["sorry"] is StepEnd.SUCCESS
+    assert state(bench, created) is FlowState.FAILED
+
+
+@dataclass
+class Parcel:
+    """What a step hands on."""
+
+    number: int
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_results_are_handed_on(bench: Bench, is_async: bool) -> None:
+    found: list[Any] = []
+
+    @bench.handler("pack")
+    def pack(ctx: Any) -> dict:
+        return {"number": 7}
+
+    def ship(ctx: Any) -> None:
+        found.extend((ctx.need("pack"), ctx.need("pack", Parcel), ctx.needs()["pack"].end))
+
+    async def aship(ctx: Any) -> None:
+        found.extend((await ctx.need("pack"), await ctx.need("pack", Parcel)))
+        found.append((await ctx.needs())["pack"].end)
+
+    bench.handler("ship")(aship if is_async else ship)
+    flow = Flow("f")
+    packed = flow.step("pack", "pack")
+    flow.step("ship", "ship", needs=packed)
+    created = made(bench, flow)
+    bench.drain()
+    assert found == [{"number": 7}, Parcel(7), StepEnd.SUCCESS]
+    assert [step.result for step in bench.do(get_flow, created.id).steps] == [{"number": 7}, None]
+
+
+def test_a_step_that_is_not_needed_has_no_result(bench: Bench) -> None:
+    bench.handler("a")(lambda ctx: None)
+    bench.handler("b", max_attempts=1)(lambda ctx: ctx.need("x"))
+    flow = Flow("f")
+    flow.step("first", "a")
+    flow.step("second", "b", needs="first")
+    created = made(bench, flow)
+    bench.drain()
+    assert "This task needs first, and not 'x'" in bench.error(created.task_ids["second"])
+
+
+def test_at_most_one_open_flow_has_a_key(bench: Bench, ran) -> None:
+    first, again = (made(bench, flow_of(a=()), key="order:7") for _ in range(2))
+    assert (again.id, again.created, again.task_ids) == (first.id, False, first.task_ids)
+    bench.drain()
+    assert made(bench, flow_of(a=()), key="order:7").created
+    found = bench.do(list_flows, name="f", key="order:7")
+    assert [flow.state for flow in found] == [FlowState.RUNNING, FlowState.SUCCEEDED]
+    assert bench.do(list_flows, state=FlowState.SUCCEEDED)[0].id == first.id
+
+
+def test_nothing_exists_unless_the_transaction_commits(bench: Bench) -> None:
+    with Session(bench.engine) as session:
+        create_flow(session, diamond())
+        session.rollback()
+    assert bench.sql("SELECT count(*) FROM task_flow_step") == 0
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
+@pytest.mark.parametrize("caller", ["session", "psycopg", "async"])
+def test_every_kind_of_caller_creates_flows(bench: Bench, ran, caller: str) -> None:
+    async def create() -> Any:
+        async with bench.async_session() as session:
+            return await acreate_flow(session, diamond())
+
+    if caller == "async":
+        created = asyncio.run(create())
+    elif caller == "psycopg":
+        with psycopg.connect(bench.plain_url, autocommit=True) as raw:
+            created = create_flow(raw, diamond())
+    else:
+        with Session(bench.engine) as session, session.begin():
+            created = create_flow(session, diamond())
+    bench.drain()
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+def test_a_flow_is_cancelled(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    assert bench.do(cancel_flow, created.id, by="ann").cancelled == 4
+    assert state(bench, created) is FlowState.FAILED
+    for task_id in created.task_ids.values():
+        bench.do(requeue_task, task_id)
+    bench.drain()
+    assert (ran[0], ran[3]) == ("a", "d")
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+@pytest.mark.parametrize("verb", [cancel_flow])
+def test_a_flow_that_is_unknown(bench: Bench, verb) -> None:
+    with bench.engine.connect() as connection, pytest.raises(TasksError, match="no flow 7"):
+        verb(connection, 7)
+
+
+def with_steps(*steps: Any) -> Flow:
+    flow = Flow("f")
+    for name, needs in steps:
+        flow.step(name, "t", needs=needs)
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "words"),
+    [
+        (lambda: with_steps(("a", "b")), "steps.a.needs", "'b', which is no step"),
+        (lambda: with_steps(("a", "c"), ("b", "a"), ("c", "b")), "steps", "a -> c -> b -> a"),
+        (lambda: with_steps(("a", ()), ("a", ())), "steps.a", "is there twice"),
+        (lambda: with_steps(("", ())), "step", "is ''"),
+        (lambda: with_steps(("a", 7)), "steps.a.needs", "are 7"),
+        (lambda: with_steps(("a", [f"s{n}" for n in range(101)])), "steps.a.needs", "are 101"),
+        (lambda: Flow(""), "flow.name", "is ''"),
+        (lambda: with_steps(*((f"s{n}", ()) for n in range(1001))), "steps", "more than 1000"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(bench: Bench, make, path: str, words: str) -> None:
+    with bench.engine.begin() as connection, pytest.raises(InvalidTaskError) as refused:
+        create_flow(connection, make())
+    assert refused.value.path == path
+    assert words in str(refused.value)
+    assert bench.sql("SELECT count(*) FROM task_group") == 0
+
+
+def test_what_waits_for_what_is_told(bench: Bench, ran) -> None:
+    created = made(bench, flow_of(a=(), b=("a", failed("a"))))
+    a, b = bench.do(get_flow, created.id).steps
+    assert b.open_needs == b.needs == (Need("a", After.SUCCESS),)
+    assert (a.due_at is not None, b.due_at) == (True, None)
