@@ -10,7 +10,16 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.encryption import TOKEN_BEGIN, TOKEN_MARK, Token, parse_token, token_in
 from tasks_app.domain.flow_control.limits import WaitingKind
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, GROUP, LARGE_VALUE, PENDING
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    COMPLETED,
+    ERROR,
+    FLOW_STEP,
+    GROUP,
+    LARGE_VALUE,
+    PENDING,
+)
 
 
 class SecretColumn(NamedTuple):
@@ -53,6 +62,10 @@ PLACES = (
     _callback("on_failure"),
     *(_json(pool, "payload") for pool in (PENDING, ERROR, COMPLETED)),
     _json(COMPLETED, "result"),
+    SecretColumn(
+        *("task_flow_step.result", FLOW_STEP, "result", "t.task_id"),
+        *("CAST(t.result AS text)", "t.task_name", "result = CAST(g.new AS jsonb)"),
+    ),
     SecretColumn(
         *("task_attempt.encrypted_message", ATTEMPT, "error", "t.task_id"),
         *("t.encrypted_message", _NAME, "encrypted_message = g.new"),
