@@ -19,7 +19,7 @@ from tests.cli.conftest import ShellWith
 from tests.cli.shell import Shell, commands, token_of
 from tests.environment import run_program
 from tests.factory import claimed_task, pending_task, pool_of_task
-from tests.pool.database import NAME, drop_old_days, finished, old_day
+from tests.pool.database import NAME, drop_old_days, failed, finished, old_day
 from tests.runtime.api.acts import make
 from tests.servers import Databases
 
@@ -180,6 +180,16 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
     assert "1 cancelled\n" in by_key.stdout
     with engine.connect() as connection:
         assert pool_of_task(connection, waiting) == "completed CANCELLED"
+
+
+def test_who_requeues_what_had_succeeded_hears_so(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        done, lost = finished(connection), failed(connection)
+    requeued = shell("requeue", str(done), str(lost))
+    assert requeued.stdout.splitlines() == [
+        f"{done}  requeued (it had SUCCEEDED, and runs again)",
+        f"{lost}  requeued",
+    ]
 
 
 def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
