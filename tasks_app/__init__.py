@@ -1,4 +1,4 @@
-"""tasks_app: durable jobs for people who already have PostgreSQL and Celery.
+"""tasks_app: durable jobs on PostgreSQL, with Celery or without.
 
 Importing this package imports nothing else: each name is fetched from its module on first use. So
 every start of ``celery``, which loads our commands, and every probe costs next to nothing.

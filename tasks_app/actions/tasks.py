@@ -112,8 +112,9 @@ OF_TASKS = (
         Word.REQUEUE,
         requeue_task,
         "Return finished tasks to the pending pool. Failures begin at 0.",
-        "Their ids and idempotency keys stay. By id, or all of the error pool that the options "
-        "select; --pool completed selects from that pool.",
+        "Their ids and idempotency keys stay. By id, from any pool: a task that had SUCCEEDED runs "
+        "again, too, and repeats its effects. Or all of the error pool that the options select; "
+        "--pool completed selects from that pool.",
     ),
     _action(
         Word.CANCEL,

@@ -16,7 +16,7 @@ from tasks_app.batch.step import Step
 from tasks_app.batch.validate import split
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, json_object, options
-from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
+from tasks_app.cli.database import caller, load_modules, open_engine, transaction, why_option
 from tasks_app.domain.batch.records import (
     BatchStep,
     BatchView,
@@ -29,7 +29,6 @@ from tasks_app.domain.durations import rough_span
 from tasks_app.domain.partition.records import Partition, Plan, StoredPartition, Table
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.tables import database_now
-from tasks_app.runtime.handlers.registry import load_handlers
 
 job_arguments = options(
     click.argument("job"),
@@ -82,7 +81,7 @@ def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool)
 @output.json_option
 def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
     """Divide the partitions of a step that have not started."""
-    load_handlers(settings().modules)
+    load_modules()
     with transaction() as connection:
         more = control.replan_job(connection, batch_id, step, divide=divide, by=caller())
     fields = {"batch_id": batch_id, "step": step, "more": more}
@@ -100,7 +99,7 @@ def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -
 
     It works in small commits. Called again, it goes on.
     """
-    load_handlers(settings().modules)
+    load_modules()
     terminal = sys.stderr.isatty()
 
     def show_progress(rows: int) -> None:
@@ -122,7 +121,7 @@ def owns(part: Partition) -> str:
 def _plans(
     job: str, params: str, only: str | None, *, keep: bool = False
 ) -> list[tuple[str, Plan]]:
-    load_handlers(settings().modules)
+    load_modules()
     known = known_job(job)
     given = known.given(checked_params(known.name, known.params, json_object(params)))
     chosen: list[Step] = [step for step in known.steps.values() if only in {None, step.name}]
@@ -192,7 +191,7 @@ def list_(job: str | None, status: str | None, most: int, *, wide: bool, json_: 
 @output.json_option
 def show(batch_id: int, *, json_: bool) -> None:
     """Show an instance, its steps, and their progress."""
-    load_handlers(settings().modules)  # the job's declaration has the order of its steps
+    load_modules()  # the job's declaration has the order of its steps
     with transaction() as connection:
         view = _existing(control.get_job(connection, batch_id), batch_id)
         parts = partitions.find_by_batch(connection, batch_id)
@@ -228,7 +227,7 @@ def show(batch_id: int, *, json_: bool) -> None:
 @output.json_option
 def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
     """Start JOB with PARAMS, a JSON object. With the same parameters an incomplete one restarts."""
-    load_handlers(settings().modules)
+    load_modules()
     with transaction() as connection:
         begun = control.start_job(connection, job, json_object(params), restart=not no_restart)
     words = f"{begun.batch_id}{'' if begun.new else f'  (goes on, run {begun.run})'}"

@@ -13,9 +13,8 @@ import click
 
 from tasks_app.actions.action import Action, ActionResult, Taken, actions_of, taken
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, settings, transaction, why_option
+from tasks_app.cli.database import caller, load_modules, transaction, why_option
 from tasks_app.domain.tasks.error_text import parse_fingerprint
-from tasks_app.runtime.handlers.registry import load_handlers
 
 Command = Callable[..., None]
 INSTANT = "2030-01-31T09:00+01:00"
@@ -96,7 +95,7 @@ def run_action(
     action: Action, target: Any, given: Mapping[str, Any] = MappingProxyType({})
 ) -> ActionResult:
     if action.needs_handlers:
-        load_handlers(settings().modules)
+        load_modules()
     fields = {name: value for name, value in given.items() if value is not None}
     with transaction() as connection:
         return action.run(connection, target, action.takes(**fields), caller())

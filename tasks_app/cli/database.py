@@ -12,16 +12,17 @@ from pathlib import Path
 import click
 from sqlalchemy import Connection, Engine
 
+from tasks_app.cli import output
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.config.urls import PREFIX
-from tasks_app.domain.errors import (
-    ConfigurationError,
-)
+from tasks_app.domain.errors import ConfigurationError, TasksError
 from tasks_app.domain.operations import SignedName, sign_name
+from tasks_app.domain.tasks.error_text import place_in_code
 from tasks_app.embedded.folder import read_urls
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import load_handlers
 from tasks_app.runtime.startup import set_up_framework
 
 _WHY = "tasks_app.why"  # the key in a context of click
@@ -44,6 +45,26 @@ def settings() -> Settings:
     os.environ[f"{PREFIX}DATABASE_URL"] = found.database
     os.environ.setdefault(f"{PREFIX}BROKER_URL", found.broker)
     return load_settings()
+
+
+def load_modules() -> None:
+    """Import the handlers; where a module of theirs breaks, say where, and exit with 1."""
+    modules = settings().modules
+    try:
+        load_handlers(modules)
+    except TasksError:
+        raise
+    except Exception as error:
+        fact, advice = broken_module(error)
+        output.refuse(f"{fact[0].upper()}{fact[1:]}. {advice}")
+
+
+def broken_module(error: Exception) -> tuple[str, str]:
+    """Return what an import of handlers raised, and what to do."""
+    place = place_in_code(error)
+    at = f" at {place}" if place else ""
+    fact = f"a module of TASKS_APP_IMPORTS breaks{at} ({type(error).__name__}: {error})"
+    return fact, "Fix it: no worker of these settings starts."
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import settings
+from tasks_app.cli.database import broken_module, settings
 from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError, TasksError
@@ -82,8 +82,7 @@ def _settings(given: Settings) -> list[Finding]:
         fact, _, advice = str(error).partition(". ")
         findings.append(fail("handlers", fact, advice))
     except Exception as error:
-        fact = f"a module of TASKS_APP_IMPORTS breaks ({type(error).__name__}: {error})"
-        findings.append(fail("handlers", fact, "Fix it: no worker of these settings starts."))
+        findings.append(fail("handlers", *broken_module(error)))
     else:
         findings.append(ok("handlers", f"{len(HANDLERS.names)} known here"))
     return findings

@@ -233,7 +233,7 @@ def _refuse_empty(args: list[str]) -> None:
 def _group(name: str) -> click.Group:
     made = Commands(
         name,
-        help="""Durable jobs on PostgreSQL and Celery.
+        help="""Durable jobs on PostgreSQL, with Celery or without.
 
         The database is TASKS_APP_DATABASE_URL; without it, the embedded one of ./.tasks_app.
         """,

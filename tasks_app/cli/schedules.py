@@ -12,7 +12,14 @@ import click
 from tasks_app.actions import schedules as actions
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, json_object, options, parse_instant
-from tasks_app.cli.database import caller, open_database, settings, transaction, why_option
+from tasks_app.cli.database import (
+    caller,
+    load_modules,
+    open_database,
+    settings,
+    transaction,
+    why_option,
+)
 from tasks_app.cli.task_moves import suggest_name
 from tasks_app.domain.durations import count, format_duration, to_the_second
 from tasks_app.domain.errors import EXIT_NO
@@ -22,7 +29,7 @@ from tasks_app.pool.db_scheduler.running import SqlTask
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.tasks import get_task
 from tasks_app.runtime.encryption.values import masks
-from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.schedules import preview as previews
 from tasks_app.runtime.schedules import schedules as rows
 from tasks_app.runtime.schedules.db_scheduler import DbScheduler, sql_tasks_of, unfit_sql_tasks
@@ -201,7 +208,7 @@ def show(name: str, *, json_: bool) -> None:
 @output.json_option
 def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> None:
     """Add a schedule of TASK with PAYLOAD, a JSON object."""
-    load_handlers(settings().modules)
+    load_modules()
     with transaction() as connection:
         made = rows.create_schedule(
             connection, name, task, json_object(payload), by=caller(), **read_options(given)
@@ -219,7 +226,7 @@ def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> Non
 @output.json_option
 def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
     """Change what is given. Code that declares the schedule leaves the change alone."""
-    load_handlers(settings().modules)
+    load_modules()
     new = None if payload is None else json_object(payload)
     with transaction() as connection:
         changed = rows.change_schedule(connection, name, new, by=caller(), **read_options(given))
@@ -313,5 +320,5 @@ def remove(*, cron_database: str | None, json_: bool) -> None:
 
 
 def _sql_tasks(*, leave: bool) -> list[SqlTask]:
-    load_handlers(settings().modules)
+    load_modules()
     return sql_tasks_of(HANDLERS, settings(), leave=leave)

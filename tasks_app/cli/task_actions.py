@@ -15,15 +15,17 @@ from tasks_app.actions.action import taken
 from tasks_app.actions.tasks import BY_WORD, CHANGES
 from tasks_app.cli import output
 from tasks_app.cli.commands import DONE_FIELDS, json_object, options, params_of
-from tasks_app.cli.database import caller, open_engine, settings, transaction
+from tasks_app.cli.database import caller, load_modules, open_engine, transaction
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.operations import DONE, WAITING, parse_patch
+from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.requeue import Requeued
 from tasks_app.runtime.api.bulk import Foreseen, foresee_bulk, foresee_rest, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_step import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk_step import Done
-from tasks_app.runtime.handlers.registry import load_handlers
 
 first = click.option(
     "--first", type=click.IntRange(1), help="Act on this many, and say how to go on."
@@ -116,7 +118,7 @@ def edit(
     if bool(settings_) == bool(merge):
         raise click.UsageError("Give --set, once or several times, or --merge.")
     patch = json_object(merge) if merge else parse_patch(dict(map(_setting, settings_)))
-    load_handlers(settings().modules)
+    load_modules()
     run_on_many("edit", ids, given, patch, json_=json_)
 
 
@@ -127,7 +129,7 @@ def edit(
 @output.json_option
 def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
     """Continue a bulk by its token. Tasks newer than its start are left out."""
-    load_handlers(settings().modules)
+    load_modules()
     with open_engine() as engine:
         done: Foreseen | Done | None
         if dry_run:
@@ -153,10 +155,16 @@ def run_on_each(
 ) -> None:
     """Act on each by itself and print the answers; ``done`` is printed for those that changed."""
     with transaction() as connection:
-        by = caller()
-        answers = {one: act(connection, one, by=by) for one in sorted({*ids})}
+        by, chosen = caller(), sorted({*map(check_id, ids)})
+        states = {each.id: each.state for each in browse.outlines(connection, chosen)}
+        answers = {one: act(connection, one, by=by) for one in chosen}
     words = {one: done if done and answer in CHANGES else answer for one, answer in answers.items()}
-    text = "\n".join(f"{task_id}  {answer}" for task_id, answer in words.items())
+    again = {
+        one: " (it had SUCCEEDED, and runs again)"
+        for one, answer in answers.items()
+        if answer is Requeued.REQUEUED and states.get(one) is State.SUCCEEDED
+    }
+    text = "\n".join(f"{one}  {answer}{again.get(one, '')}" for one, answer in words.items())
     fields = [{"id": task_id, "answer": answer} for task_id, answer in words.items()]
     output.print_answer(text, fields, json_=json_)
     if not set(answers.values()) <= CHANGES:

@@ -10,14 +10,14 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.commands import json_value, parse_instant
-from tasks_app.cli.database import caller, open_engine, settings, transaction, why_option
+from tasks_app.cli.database import caller, load_modules, open_engine, transaction, why_option
 from tasks_app.cli.output import print_text
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import EXIT_NO, nearest
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
-from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.transfer import cancel_moved, export_tasks, import_tasks
 
 
@@ -58,7 +58,7 @@ def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given:
     }
     if run_at is not None:
         options["run_at"] = parse_instant(run_at, "--run-at")
-    load_handlers(settings().modules)
+    load_modules()
     assumed = "default" if name not in HANDLERS.specs and "queue" not in options else ""
     if assumed:
         options["queue"] = assumed

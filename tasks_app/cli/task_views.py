@@ -139,7 +139,7 @@ def _remark(task: Task, last_error: str | None, stopped: set[str]) -> str:
 
 @click.command()
 @click.argument("task_id", type=int)
-@click.option("--trail", is_flag=True, help="Show all that happened to it, in order.")
+@click.option("--trail", is_flag=True, help="Show what is recorded of it, in order.")
 @click.option(
     "--decrypt", is_flag=True, help="Show what is encrypted, by the keys of this process."
 )

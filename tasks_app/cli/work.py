@@ -19,7 +19,7 @@ import click
 from sqlalchemy import Connection
 
 from tasks_app.cli import output
-from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.database import load_modules, settings, transaction
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError
@@ -34,7 +34,7 @@ from tasks_app.pool.schema import check_schema
 from tasks_app.pool.tables import EVERY_QUEUE, database_now
 from tasks_app.runtime.api.queues import list_queues
 from tasks_app.runtime.flow_control.breakers import enter_breakers
-from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.schedules.declared import synchronise
 from tasks_app.runtime.scoreboard import temporary_folder
@@ -141,7 +141,7 @@ def work(
 
         load_tasks(given)
     else:
-        load_handlers(given.modules)
+        load_modules()
     if not HANDLERS.names:
         raise ConfigurationError(
             "No handlers are known. Name the modules that declare them in TASKS_APP_IMPORTS."

@@ -15,10 +15,11 @@ from tasks_app.cli import output
 from tasks_app.cli.group import group
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
+from tests.cli.conftest import ShellWith
 from tests.cli.shell import Shell, commands, token_of
 from tests.environment import run_program
 from tests.factory import claimed_task, pending_task, pool_of_task
-from tests.pool.database import NAME, drop_old_days, finished, old_day
+from tests.pool.database import NAME, drop_old_days, failed, finished, old_day
 from tests.runtime.api.acts import make
 from tests.servers import Databases
 
@@ -119,6 +120,25 @@ def test_an_environment_in_which_nothing_runs_is_named_without_its_secrets(
     assert not re.search("hunter2|Traceback", done.stdout + done.stderr)
 
 
+@pytest.mark.parametrize("typed", ["work --drain", "create cli.t"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("\ndef send(:\n", "cli_broken.py:2 (SyntaxError: invalid syntax"),
+        ("import json\n\njson.loads('')\n", "cli_broken.py:3 (JSONDecodeError: Expecting value"),
+    ],
+    ids=["syntax", "exception"],
+)
+def test_a_module_of_handlers_that_breaks_is_told_by_its_place(
+    shell_with: ShellWith, tmp_path: Path, code: str, words: str, typed: str
+) -> None:
+    done = shell_with("cli_broken", code)(*typed.split())
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"A module of TASKS_APP_IMPORTS breaks at {tmp_path}/{words}")
+    assert done.stderr.endswith(". Fix it: no worker of these settings starts.\n")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.test_all
 def test_an_unmigrated_database_names_the_command(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +180,16 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
     assert "1 cancelled\n" in by_key.stdout
     with engine.connect() as connection:
         assert pool_of_task(connection, waiting) == "completed CANCELLED"
+
+
+def test_who_requeues_what_had_succeeded_hears_so(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        done, lost = finished(connection), failed(connection)
+    requeued = shell("requeue", str(done), str(lost))
+    assert requeued.stdout.splitlines() == [
+        f"{done}  requeued (it had SUCCEEDED, and runs again)",
+        f"{lost}  requeued",
+    ]
 
 
 def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:

@@ -92,7 +92,10 @@ def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: En
 def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
     wrong = shell("doctor", TASKS_APP_LEASE=SECRET)
     broken = shell("doctor", TASKS_APP_IMPORTS="no_such_module")
+    (shell.folder / "cli_wrong.py").write_text("def send(:\n")
+    syntax = findings(shell("doctor", "--json", TASKS_APP_IMPORTS="cli_wrong"))["handlers"]
     assert (wrong.returncode, broken.returncode) == (1, 1)
+    assert "cli_wrong.py:1 (SyntaxError: " in syntax["fact"]
     assert wrong.stdout.startswith("fail  settings      TASKS_APP_LEASE is wrong")
     assert wrong.stdout.endswith(" or 10m. See docs/reference/settings.md.\n")
     assert "no_such_module" in broken.stdout

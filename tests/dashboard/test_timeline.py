@@ -145,6 +145,14 @@ def test_a_failure_for_good_is_told_once(engine: Engine, browser: Browser) -> No
     assert told[-1]["traceback"] == "Traceback: boom"
 
 
+def test_a_failure_for_good_stays_one_when_it_is_requeued(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(engine)
+    with engine.begin() as connection:
+        requeue_task(connection, task_id, by="ann")
+    told = [(m["what"], m["state"]) for m in moments(browser, task_id)]
+    assert told[2:] == [("failed", "FAILED"), ("requeue", None)]
+
+
 @pytest.mark.parametrize("given", ["00-" + "a" * 32 + "-" + "b" * 16 + "-01", EVIL, 7, None])
 def test_the_trace_is_named_if_it_is_one(engine: Engine, browser: Browser, given: Any) -> None:
     task_id = ordered(engine, headers={"traceparent": given})

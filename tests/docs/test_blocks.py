@@ -25,7 +25,7 @@ import yaml
 from sqlalchemy import Engine
 
 import tasks_app
-from tasks_app import BatchJob, Settings, Task, TasksError, create_task, testing
+from tasks_app import BatchJob, Fail, Settings, Task, TasksError, create_task, get_task, testing
 from tasks_app.domain.queues import QueueOptions
 from tasks_app.domain.schedules.timing import When
 from tasks_app.domain.tasks.options import TaskOptions
@@ -123,6 +123,30 @@ def test_the_policies_of_retries_are_what_its_comments_say(monkeypatch: pytest.M
     assert declared["order.export"].retry.wait(7, Random()) == timedelta(days=2)
     pushed = declared["stock.push"].retry.wait(3, Random()).total_seconds()
     assert 60 < pushed < 66
+
+
+@pytest.mark.parametrize(
+    ("fails", "result"),
+    [
+        (False, "2026-11: invoice-1.pdf, invoice-2.pdf, invoice-3.pdf"),
+        (True, "2026-11: 1 failed, 2 succeeded"),
+    ],
+)
+def test_the_program_on_groups_ends_with_its_callback(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch, *, fails: bool, result: str
+) -> None:
+    monkeypatch.setattr(HANDLERS, "specs", {})
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
+    program = blocks(text_of("docs/groups.md"), "python")[0]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(program, "docs/groups.md", "exec"), names)
+    if fails:
+        testing.fail_next("invoice.render", Fail("no paper"))
+    testing.drain(Settings(database_url=database_url))
+    with engine.connect() as connection:
+        callback = get_task(connection, names["group"].callback_id)
+    assert callback is not None
+    assert callback.result == result
 
 
 CALLABLE = {

@@ -218,8 +218,8 @@ OPERATORS = (
         "requeue: the same id twice",
         "An id that is given twice is one.",
         "tasks_app/cli/task_actions.py",
-        "act(connection, one, by=by) for one in sorted({*ids})",
-        "act(connection, one, by=by) for one in sorted(ids)",
+        "sorted({*map(check_id, ids)})",
+        "sorted(map(check_id, ids))",
         "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",
     ),
     mutant(

@@ -152,7 +152,8 @@ def has_failed(facts: TaskFacts, row: StoredRow) -> Finding | None:
         advice = f"Check on the other side whether its effect took place; if it did not: {again}"
     else:
         why = f"It was not retried: {why_last_attempt(row, facts.last)}"
-        advice = f"{why}. Read tasks-app show {row.id}, fix the cause, then: {again}"
+        fix = "fix the cause (if it is in your code, restart the workers)"
+        advice = f"{why}. Read tasks-app show {row.id}, {fix}, then: {again}"
     return fail("failed", fact, advice)
 
 

@@ -177,6 +177,15 @@ def traits_of(cause: Cause) -> ErrorTraits:
     return ErrorTraits(digest[:FINGERPRINT_SIZE], cause.kind, message, frames)
 
 
+def place_in_code(error: BaseException) -> str | None:
+    """Return file and line in the user's code that raise it, or that have no valid syntax."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    names = (f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
+    own = [each for each in names if not (_FOREIGN.search(each) or each.startswith(_OURS))]
+    return own[-1] if own else None
+
+
 def fingerprint_of(cause: Cause) -> bytes:
     return traits_of(cause).fingerprint
 

@@ -237,10 +237,12 @@ def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
         return [ok("wake-ups", f"TASKS_APP_HINTS is off: {polls}")]
     if is_pooled(connection):
         return [ok("wake-ups", f"LISTEN does not pass the pooler before the database: {polls}")]
-    of_which = "of all tasks"
+    told = " of all tasks"
     if not notifications.is_trigger_installed(connection):
-        of_which = "not of those that SQL creates (tasks-app notify install)"
-    return [ok("wake-ups", f"the database notifies tasks-app work and beat {of_which}")]
+        told = (
+            "; tasks created in SQL wait for the next scan (tasks-app notify install changes that)"
+        )
+    return [ok("wake-ups", f"the database notifies tasks-app work and beat{told}")]
 
 
 def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -254,8 +256,8 @@ def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
     if short:
         fact = f"their transactions are cut off by {' and '.join(short)}"
         advice = "ALTER ROLE ... SET it higher than any handler pauses between two statements."
-        return [warn("handlers' SQL", fact, advice)]
-    return [ok("handlers' SQL", f"has the planner settings of its role (jit = {found['jit']})")]
+        return [warn("handler SQL", fact, advice)]
+    return [ok("handler SQL", f"has the planner settings of its role (jit = {found['jit']})")]
 
 
 LOOKED_AT = 100  # rows of each end of a table: tasks-app encryption status reads all

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.records import Attempt, Task
-from tasks_app.domain.tasks.states import Event, State
+from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.fragments.transition_log import CREATED
 from tasks_app.pool.operations.audit import AuditLine
 from tasks_app.pool.tables import TRANSITION
@@ -137,7 +137,7 @@ def _failed(of: Sources) -> Iterator[Ending]:
     for each in of.attempts:
         if (each.attempt, each.event) not in known:
             over = each.ended_at == of.task.finished_at
-            state = of.task.state if over else State.PENDING
+            state = of.task.state if over else next_state(State.RUNNING, Event(each.event))
             yield (
                 _claim(each.attempt, each.started_at, each.owner),
                 Moment(

@@ -127,6 +127,7 @@ class TestOver:
             "It failed for good just now (2040-01-01 12:00:00Z), 1 of at most 3 failures charged:"
             " ConnectionError: refused"
         )
+        assert "restart the workers" in said.advice
         assert said.advice.endswith(f"tasks-app requeue {task.task_id}")
 
     @pytest.mark.parametrize(
