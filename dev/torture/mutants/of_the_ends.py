@@ -124,14 +124,6 @@ ENDS_OF_RUNS = (
         "tests/runtime/handler_db/test_handler_connections.py::test_a_commit_through_libpq_is_seen",
     ),
     mutant(
-        "late writes outlive their handler",
-        "A handler that raises has written nothing.",
-        "tasks_app/runtime/db/transaction.py",
-        "        self._writes.clear()\n        for driver",
-        "        for driver",
-        f"{CONTRACT}[plain-row]",
-    ),
-    mutant(
         "late writes are sent behind the outcome's fence alone",
         "What is written late is judged with the run, and commits with its outcome.",
         END,

@@ -55,8 +55,8 @@ LARGE_VALUES = (
         "large values: day",
         "The values of a day's tasks go with the day.",
         "tasks_app/pool/retention.py",
-        "DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone))",
-        "DELETE FROM {LARGE_VALUE} v WHERE false",
+        "{LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)))",
+        "{LARGE_VALUE} v WHERE false)",
         f"{ENDS}test_it_goes_with_the_partition_of_its_day",
     ),
     mutant(
@@ -72,7 +72,7 @@ LARGE_VALUES = (
         "A file whose transaction is still open is not removed.",
         "tasks_app/runtime/leader/maintainer.py",
         "before = database_now(connection) - LARGE_VALUE_GRACE",
-        "before = instant(connection)",
+        "before = database_now(connection)",
         f"{STORES}test_a_file_stays_a_day_for_its_commit",
     ),
     mutant(

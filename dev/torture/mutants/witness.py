@@ -37,7 +37,8 @@ def pytest_sessionfinish() -> None:
     """Write it all down, with the files that this process really imported."""
     tree = Path(os.environ["WITNESS_TREE"])
     strangers = []
-    for file in json.loads(os.environ["WITNESS_FILES"]):
+    files = json.loads(os.environ["WITNESS_FILES"])
+    for file in (file for file in files if file.endswith(".py")):  # SQL is no module
         module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
         if Path(str(module.__file__)) != tree / file:
             strangers.append(str(module.__file__))

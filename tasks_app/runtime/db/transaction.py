@@ -183,7 +183,6 @@ class RunTransaction:
 
     def abandon(self) -> None:
         self._over = True
-        self._writes.clear()
         for driver in self._drivers:
             give_back(driver.break_off, driver.close)
         session, connection = self._session, self._connection
