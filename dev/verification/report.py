@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dev.verification.dispatch_model import DispatchModel
 from dev.verification.dispatch_world import DispatchSetup
 from dev.verification.explorer import Moment, Verdict, explore
+from dev.verification.flow_model import FlowModel, FlowSetup
 from dev.verification.gate_model import GateModel
 from dev.verification.gate_world import GateSetup
 from dev.verification.run_model import RunModel
@@ -37,11 +38,13 @@ class Total(NamedTuple):
         )
 
 
-def visit(setup: RunSetup | DispatchSetup | GateSetup) -> Verdict:
+def visit(setup: RunSetup | DispatchSetup | GateSetup | FlowSetup) -> Verdict:
     if isinstance(setup, RunSetup):
         return explore(RunModel(setup))
     if isinstance(setup, GateSetup):
         return explore(GateModel(setup))
+    if isinstance(setup, FlowSetup):
+        return explore(FlowModel(setup))
     return explore(DispatchModel(setup))
 
 

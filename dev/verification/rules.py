@@ -172,3 +172,19 @@ class GateRules:
     """What expired is swept behind a gate, too."""
     who_leaves_lets_others_go_on: bool = True
     """An order key's head that is swept, or cancelled, while it waits for its retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRules:
+    """Rules of the ends of steps, and of requeues in flows."""
+
+    release_and_end_are_one_commit: bool = True
+    counts_are_read_under_the_lock: bool = True
+    """A sibling may have ended while the statement waited for the lock of the flow."""
+    requeues_take_the_end_back: bool = True
+    """What waits, and has counted this end, waits for the next one, too."""
+    who_is_requeued_waits_for_its_needs: bool = True
+    """It may have been cancelled before they were met."""
+    late_ends_are_refused: bool = True
+    what_can_never_start_is_skipped: bool = True
+    """It needs the failure of a step that succeeded."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dev.verification.dispatch_world import DispatchSetup
+from dev.verification.flow_model import FlowSetup
 from dev.verification.gate_world import GateSetup
 from dev.verification.world import RunSetup
 
@@ -15,7 +16,7 @@ class Configuration:
     """A named setup that must hold."""
 
     name: str
-    setup: RunSetup | DispatchSetup | GateSetup
+    setup: RunSetup | DispatchSetup | GateSetup | FlowSetup
     quick: bool = False
 
 
@@ -26,7 +27,7 @@ class Mutant:
     name: str
     hole: str
     """The hole of the protocol, or the promise, that the missing rule protects."""
-    setup: RunSetup | DispatchSetup | GateSetup
+    setup: RunSetup | DispatchSetup | GateSetup | FlowSetup
     complaint: str
     way: tuple[str, ...]
     quick: bool = False

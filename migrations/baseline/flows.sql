@@ -41,7 +41,8 @@ DO $$ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
 
--- Puts off those of these steps that wait and have open needs.
+-- Puts off those of these steps that wait and have open needs. A need is open until its step has ended; one of a success stays so after a failure,
+-- which can be mended. One that can never be met is not: who requeues a step that was skipped, or cancelled, wants it to run.
 CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
     UPDATE task_pending p
     SET waits_for = o.number, held_due_at = p.due_at,
@@ -53,7 +54,7 @@ CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUA
         JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
         JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
         WHERE n.flow_id = flow AND n.step = ANY(steps)
-          AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))
+          AND (e.ended IS NULL OR e.ended = 'failure' AND n.after = 'success')
         GROUP BY s.task_id) AS o
     WHERE p.id = o.task_id AND p.batch_id = flow AND p.state = 'PENDING' AND p.waits_for IS NULL AND p.held_due_at IS NULL
 $$;
@@ -133,7 +134,7 @@ BEGIN
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
     UPDATE task_pending p SET waits_for = p.waits_for + sign(p.waits_for)::integer
     FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
-    WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended)
+    WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND NOT (ended.ended = 'failure' AND n.after = 'success')
       AND p.id = s.task_id AND p.waits_for IS NOT NULL;
     PERFORM task_flow_put_off(ended.flow_id, ARRAY[ended.step]);
 END $$;

@@ -256,5 +256,6 @@ def needs_of(rows: Iterable[Any]) -> dict[str, list[Need]]:
     return found
 
 
-def is_met(need: Need, end: StepEnd | None) -> bool:
-    return end is not None and (need.after is After.END or need.after.value == end.value)
+def is_open(need: Need, end: StepEnd | None) -> bool:
+    """Whether a step waits for this need, of a step with this end; a failure may be mended."""
+    return end is None or (end is StepEnd.FAILURE and need.after is After.SUCCESS)

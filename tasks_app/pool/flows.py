@@ -16,7 +16,7 @@ from tasks_app.domain.flows import (
     Need,
     StepEnd,
     WhenFailed,
-    is_met,
+    is_open,
     needs_of,
     state_of_flow,
 )
@@ -181,7 +181,7 @@ def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[Fl
             state=None if row.state is None else State(row.state),
             held=row.held,
             due_at=row.due_at if row.waits_for is None and not row.held else None,
-            open_needs=tuple(n for n in needs.get(row.step, ()) if not is_met(n, ends.get(n.step)))
+            open_needs=tuple(n for n in needs.get(row.step, ()) if is_open(n, ends.get(n.step)))
             if ends[row.step] is None
             else (),
             needs=tuple(needs.get(row.step, ())),

@@ -20,7 +20,7 @@ from tasks_app.runtime.api.flows import (
     get_flow,
     list_flows,
 )
-from tasks_app.runtime.api.tasks import requeue_task
+from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 from tests.runtime.bench import Bench, effect
 
 
@@ -115,6 +115,16 @@ def test_a_step_may_need_a_failure_or_an_end(bench: Bench, ran, fails: bool) -> 
         "sorry": unneeded, "after_sorry": unneeded, "any": StepEnd.SUCCESS,
     }
     assert state(bench, created) is (FlowState.FAILED if fails else FlowState.SUCCEEDED)
+
+
+def test_a_step_that_was_skipped_runs_if_it_is_requeued(bench: Bench, ran) -> None:
+    created = made(bench, flow_of(a=(), sorry=failed("a"), b="a"))
+    bench.do(cancel_task, created.task_ids["sorry"])
+    bench.drain()
+    bench.do(requeue_task, created.task_ids["sorry"])
+    bench.drain()
+    assert ran[-1] == "sorry"
+    assert state(bench, created) is FlowState.SUCCEEDED
 
 
 def test_with_cancel_the_rest_of_the_flow_is_skipped(bench: Bench, ran) -> None:
