@@ -25,6 +25,7 @@ from tasks_app import (
     get_group,
     requeue_task,
 )
+from tasks_app.domain.flows import Flow
 from tasks_app.domain.large_values.store import RESULT, LargePayload
 from tasks_app.domain.locks import GrantedLocks, LockRequest, lock_parts
 from tasks_app.domain.partition.keys import KeyType, ranges_between
@@ -50,6 +51,7 @@ from tasks_app.pool.tasks import browse, transfer, unique_keys
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import write_value
+from tasks_app.runtime.api.flows import create_flow
 from tasks_app.runtime.api.groups import extend_group
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.notify import dedicated_connection
@@ -160,6 +162,12 @@ def create_groups(connection: Connection) -> None:
     assert found.total == 3
 
 
+def a_flow() -> Flow:
+    flow = Flow("f")
+    flow.step("b", "t", needs=flow.step("a", "t"))
+    return flow
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -172,6 +180,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
         create_task(c, "t", unique_key="k", on_conflict="reschedule") for _ in range(2)
     ],
     "create a group": lambda c, _: create_groups(c),
+    "create a flow": lambda c, _: [create_flow(c, a_flow(), key="k") for _ in range(2)],
     "read callbacks": lambda c, _: c.execute(text("SELECT then_row, on_failure FROM task_group")),
     "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
     "read batches": lambda c, _: c.execute(text("SELECT params FROM task_batch")),
@@ -217,6 +226,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),
+    "create a flow",
     *("see how a task stands", "create a large one"),
 }
 READ = {
@@ -350,7 +360,7 @@ def granted(kind: RoleKind, possible: Iterable[Right]) -> set[Right]:
             r'GRANT (.+?) ON (?:SEQUENCE |FUNCTION )?(.+) TO "x";', grant
         ).groups()
         for what, columns in re.findall(r"([A-Z]+)(?: \(([^)]*)\))?", whats):
-            for table in re.findall(r"\w+(?:\([^)]*\))?", on.replace(", bigint[]", ",bigint[]")):
+            for table in re.findall(r"\w+(?:\([^)]*\))?", re.sub(r", (bigint|\w+\[\])", r",\1", on)):
                 named = columns.split(", ") if columns else ()
                 said |= {
                     right
