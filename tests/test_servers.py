@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import tasks_app
-from tasks_app import BatchJob, Step, Table, TaskBuffer, TasksError
+from tasks_app import BatchJob, Flow, Step, Table, TaskBuffer, TasksError
 from tasks_app.celery_tasks import outbox
 from tasks_app.locks import LockedRow, RowLock, hold, hold_row
 from tasks_app.runtime.handlers.registry import Registry
@@ -58,13 +58,15 @@ def work(ctx: Any, rows: Any) -> None:
 
 JOB = BatchJob("wrong.connections", [Step("all", Table("person"), chunk=work)], registry=Registry())
 PLAIN = (
-    "fill_fingerprints list_errors list_calendars list_jobs list_limits list_queues list_schedules"
+    "fill_fingerprints list_errors list_calendars list_flows list_jobs list_limits list_queues "
+    "list_schedules"
 )
 OF_A_SCHEDULE = (
     "run_schedule disable_schedule enable_schedule get_schedule preview_schedule remove_schedule"
 )
 BY_ID = (
-    "abandon_job cancel_group cancel_task explain_task get_group get_job get_task group_results "
+    "abandon_job cancel_flow cancel_group cancel_task explain_task get_flow get_group get_job "
+    "get_task group_results "
     "requeue_task disable_task enable_task hold_task release_task run_task_now restart_job "
     "stop_job unblock_task"
 )
@@ -79,6 +81,8 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "change_queue": ("mail", {"running_below": 5}),
     "change_schedule": ("night", {"queue": "mail"}),
     **dict.fromkeys(("create_group", "create_tasks"), ([],)),
+    "create_flow": (Flow("order"),),
+    "extend_group": (1, []),
     "create_schedule": ("night", "t", {"cron": "0 2 * * *"}),
     "create_task": ("t",),
     "drop_limit": ("name", "t"),

@@ -15,8 +15,8 @@ from celery.app import app_or_default
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.finding import (
     Finding,
-    Need,
     PrivateApi,
+    Used,
     fail,
     startup_notices,
     version_findings,
@@ -29,35 +29,35 @@ _CONSUMER = "celery.worker.consumer:Consumer"
 
 # ``publisher``: a hint as one command on a socket of its own.
 KEPT_SOCKET = PrivateApi(
-    Need("redis.connection:AbstractConnection.__init__", names=("_sock",)),
-    Need("redis.connection:AbstractConnection.send_command", ("self", "args")),
-    Need("redis.connection:AbstractConnection.read_response", ("self",)),
-    Need("redis.connection:ConnectionPool.get_connection", ("self",)),
-    Need("redis.connection:ConnectionPool.release", ("self", "connection")),
-    Need(f"{_CHANNEL}._q_for_pri", ("self", "queue", "pri")),
-    Need(f"{_REDIS}:GlobalKeyPrefixMixin._prefix_args", ("self", "args")),
+    Used("redis.connection:AbstractConnection.__init__", names=("_sock",)),
+    Used("redis.connection:AbstractConnection.send_command", ("self", "args")),
+    Used("redis.connection:AbstractConnection.read_response", ("self",)),
+    Used("redis.connection:ConnectionPool.get_connection", ("self",)),
+    Used("redis.connection:ConnectionPool.release", ("self", "connection")),
+    Used(f"{_CHANNEL}._q_for_pri", ("self", "queue", "pri")),
+    Used(f"{_REDIS}:GlobalKeyPrefixMixin._prefix_args", ("self", "args")),
     without="hints go out through kombu, which takes longer",
 )
 # ``sending``: one client for all messages, or one pipeline.
 ONE_CLIENT = PrivateApi(
-    Need(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
-    Need(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
+    Used(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
+    Used(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
     without="each message to Redis takes a round trip of its own",
 )
 CURRENT_APP = PrivateApi(
-    Need("celery._state:_tls.current_app"),
-    Need("celery._state:_set_current_app", ("app",)),
+    Used("celery._state:_tls.current_app"),
+    Used("celery._state:_set_current_app", ("app",)),
     without="where no app was current, Celery's default one is",
 )
 # ``translation``: arguments of a Celery task with ``pydantic=True``.
 PYDANTIC = PrivateApi(
-    Need("celery:Task._dump_pydantic_arguments"),
+    Used("celery:Task._dump_pydantic_arguments"),
     without="models as arguments of Celery tasks are refused",
     since=(5, 7),
 )
 # ``app``: Celery's own setting for the kind of our queues.
 QUEUE_TYPE = PrivateApi(
-    Need("celery.app.amqp:Queues.new_missing", names=("create_missing_queue_type",)),
+    Used("celery.app.amqp:Queues.new_missing", names=("create_missing_queue_type",)),
     without="a class of ours makes the quorum queues of RabbitMQ",
     since=(5, 6),
 )
@@ -65,45 +65,45 @@ OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC, QUEUE_TYPE)
 
 # ``worker_pool``: a message for an idle child goes out at once, and none is forgotten.
 PROMPT_POOL = PrivateApi(
-    Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
-    Need(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
-    Need(f"{_ASYN_POOL}._create_write_handlers", names=("_quick_put", "consolidate_callback")),
-    Need(f"{_ASYN_POOL}.flush", ("self",), ("_cache", "_accepted", "_state")),
-    Need("billiard.pool:CLOSE"),
-    Need("billiard.pool:ApplyResult._write_to"),
-    Need(f"{_ASYN_POOL}._event_process_exit", ("self", "hub", "proc"), ("maintain_pool",)),
-    Need("celery.concurrency.prefork:TaskPool.on_start", names=("Pool",)),
-    Need("billiard.pool:Pool.__init__", names=("_pool",)),
+    Used(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
+    Used(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
+    Used(f"{_ASYN_POOL}._create_write_handlers", names=("_quick_put", "consolidate_callback")),
+    Used(f"{_ASYN_POOL}.flush", ("self",), ("_cache", "_accepted", "_state")),
+    Used("billiard.pool:CLOSE"),
+    Used("billiard.pool:ApplyResult._write_to"),
+    Used(f"{_ASYN_POOL}._event_process_exit", ("self", "hub", "proc"), ("maintain_pool",)),
+    Used("celery.concurrency.prefork:TaskPool.on_start", names=("Pool",)),
+    Used("billiard.pool:Pool.__init__", names=("_pool",)),
     without="a message waits for the next round of the worker's loop, and a stop may take 30 s",
 )
 # ``consumer``: what isn't a message is dropped.
 SAFE_LISTS = PrivateApi(
-    Need(f"{_CHANNEL}._brpop_read", ("self",)),
-    Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
-    Need(f"{_REDIS}:Transport.Channel"),
-    Need(f"{_REDIS}:SentinelTransport.Channel"),
+    Used(f"{_CHANNEL}._brpop_read", ("self",)),
+    Used(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
+    Used(f"{_REDIS}:Transport.Channel"),
+    Used(f"{_REDIS}:SentinelTransport.Channel"),
     without="half a JSON text written into a list of Redis ends a worker",
 )
 # ``consumer`` overrides these.
 PATIENT_CONSUMER = PrivateApi(
-    Need(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
-    Need(f"{_CONSUMER}.create_task_handler", ("self",)),
-    Need(f"{_CONSUMER}.on_connection_error_before_connected", ("self", "exc")),
-    Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
-    Need(f"{_CONSUMER}.on_ready", ("self",)),
-    Need(f"{_CONSUMER}.on_close", ("self",)),
-    *(Need(f"{_CONSUMER}.on_{name}") for name in ("decode_error", "invalid_task")),
-    *(Need(f"{_CONSUMER}.on_unknown_{name}") for name in ("message", "task")),
+    Used(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
+    Used(f"{_CONSUMER}.create_task_handler", ("self",)),
+    Used(f"{_CONSUMER}.on_connection_error_before_connected", ("self", "exc")),
+    Used(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
+    Used(f"{_CONSUMER}.on_ready", ("self",)),
+    Used(f"{_CONSUMER}.on_close", ("self",)),
+    *(Used(f"{_CONSUMER}.on_{name}") for name in ("decode_error", "invalid_task")),
+    *(Used(f"{_CONSUMER}.on_unknown_{name}") for name in ("message", "task")),
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
 # ``worker_pool`` overrides it.
 COLD_SHUTDOWN = PrivateApi(
-    Need("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
+    Used("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
     without="a worker's cold shutdown kills what runs, and its tasks lose an attempt",
 )
 # ``control_queue_durable`` in ``defaults``: RabbitMQ 4 deprecates transient queues.
 DURABLE_CONTROL = PrivateApi(
-    Need("kombu.pidbox:Mailbox.__init__", names=("queue_durable",)),
+    Used("kombu.pidbox:Mailbox.__init__", names=("queue_durable",)),
     without="on RabbitMQ a worker's queue of remote commands is a transient one",
     since=(5, 6),
 )
@@ -111,9 +111,9 @@ OF_WORKERS = (PROMPT_POOL, SAFE_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN, DURABLE_
 
 # ``consumer.guard_queues``, without which no worker may run.
 _GUARDED_QUEUES = PrivateApi(
-    Need("celery:Task.start_strategy", ("self", "app", "consumer")),
-    Need(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
-    Need("celery.worker.strategy:default", ("task", "app", "consumer")),
+    Used("celery:Task.start_strategy", ("self", "app", "consumer")),
+    Used(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
+    Used("celery.worker.strategy:default", ("task", "app", "consumer")),
     without="everybody who can write to the broker could start any Celery task",
 )
 

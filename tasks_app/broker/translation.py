@@ -22,7 +22,7 @@ from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 _CANVAS = "celery."  # Celery's own tasks: chain, group, chord, map, starmap, chunks
-SINGLE_TASKS = "single tasks; a task may create the next one"
+SINGLE_TASKS = "single tasks, or a flow of them"
 
 
 def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:

@@ -49,7 +49,7 @@ def away(subject: str, fact: str, advice: str) -> Finding:
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*([^;]*)")
 
 
-class Need(NamedTuple):
+class Used(NamedTuple):
     path: str  # package.module:Class.name
     parameters: tuple[str, ...] = ()  # the first ones of its signature
     names: tuple[str, ...] = ()  # attributes that its code sets, or methods that it calls
@@ -68,7 +68,7 @@ class Need(NamedTuple):
 class PrivateApi:
     """A use of private names that works if all its needs are met."""
 
-    def __init__(self, *needs: Need, without: str, since: tuple[int, int] | None = None) -> None:
+    def __init__(self, *needs: Used, without: str, since: tuple[int, int] | None = None) -> None:
         """``without``: what we do if a need is not met; it follows a colon in ``fact``.
 
         ``since``: the first release with the name, if we support older ones, too.

@@ -62,12 +62,24 @@ Needs: TypeAlias = "Need | str | Sequence[Need | str]"
 
 
 def failed(step: Need | str) -> Need:
-    """Return the need that a step fails for good. The step that needs it is skipped otherwise."""
+    """Return the need that a step fails for good. The step that needs it is skipped otherwise.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> flow.step("sorry", send_mail, {"to": "a@example.org"}, needs=failed(pay)).step
+    'sorry'
+    """
     return Need(_name_of(step), After.FAILURE)
 
 
 def ended(step: Need | str) -> Need:
-    """Return the need that a step ends, however it does."""
+    """Return the need that a step ends, however it does.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> flow.step("report", send_mail, {"to": "a@example.org"}, needs=ended(pay)).step
+    'report'
+    """
     return Need(_name_of(step), After.END)
 
 

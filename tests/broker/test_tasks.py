@@ -17,7 +17,7 @@ from tasks_app.broker.app import make_celery, register
 from tasks_app.broker.celery_tasks import _current
 from tasks_app.broker.consumer import PatientConsumer
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, Need, PrivateApi
+from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, PrivateApi, Used
 from tasks_app.broker.publisher import CeleryHints, CeleryPublisher
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
@@ -228,21 +228,21 @@ class TestNeeds:
     @pytest.mark.parametrize(
         "need",
         [
-            Need("celery:Task.no_such_name"),
-            Need("no_such_package:Task"),
-            Need("celery:Task.retry", ("self", "no_such_parameter")),
-            Need("celery:Task.retry", names=("no_such_name",)),
-            Need("celery:Task.name", names=("anything",)),
+            Used("celery:Task.no_such_name"),
+            Used("no_such_package:Task"),
+            Used("celery:Task.retry", ("self", "no_such_parameter")),
+            Used("celery:Task.retry", names=("no_such_name",)),
+            Used("celery:Task.name", names=("anything",)),
         ],
     )
-    def test_what_is_otherwise_is_missed(self, need: Need) -> None:
-        shortcut = PrivateApi(Need("celery:Task"), need, without="slower")
+    def test_what_is_otherwise_is_missed(self, need: Used) -> None:
+        shortcut = PrivateApi(Used("celery:Task"), need, without="slower")
         assert (shortcut.works, shortcut.missing) == (False, need.path)
 
     def test_what_is_as_we_know_it_works(self) -> None:
         assert hasattr(Task, "retry")
         assert PrivateApi(
-            Need("celery:Task.retry", ("self", "args"), ("signature_from_request",)), without=""
+            Used("celery:Task.retry", ("self", "args"), ("signature_from_request",)), without=""
         ).works
 
     def test_all_that_we_use_is_there_today(self) -> None:

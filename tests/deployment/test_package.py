@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import create_task, get_task
 from tasks_app.broker import internals
-from tasks_app.domain.finding import Need, PrivateApi
+from tasks_app.domain.finding import PrivateApi, Used
 from tasks_app.embedded.stack import Stack
 from tasks_app.pool.tables import TABLES
 from tasks_app.runtime.db.database import Database
@@ -45,7 +45,7 @@ def test_who_runs_tasks_installs_nothing_for_operators() -> None:
     assert not everywhere & {"alembic", "flower", "psutil", "rich"}
 
 
-def needs() -> list[Need]:
+def needs() -> list[Used]:
     modules = (internals, driver_internals)
     found = [each for module in modules for each in vars(module).values()]
     return [need for each in found if isinstance(each, PrivateApi) for need in each.needs]

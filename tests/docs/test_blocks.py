@@ -149,6 +149,38 @@ def test_the_program_on_groups_ends_with_its_callback(
     assert callback.result == result
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_program_on_flows_ends_as_its_page_says(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    monkeypatch.setattr(HANDLERS, "specs", {})
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(blocks(text_of("docs/flows.md"), "python")[0], "docs/flows.md", "exec"), names)
+    if fails:
+        testing.fail_next("order.pay", Fail("no bank"))
+    settings, flow_id = Settings(database_url=database_url), names["created"].id
+    testing.drain(settings)
+    if fails:
+        with engine.begin() as connection:
+            stalled = tasks_app.get_flow(connection, flow_id)
+            assert stalled is not None
+            assert stalled.state == "stalled"
+            tasks_app.requeue_task(connection, names["created"].task_ids["pay"])
+        testing.drain(settings)
+    with engine.connect() as connection:
+        flow = tasks_app.get_flow(connection, flow_id)
+    assert flow is not None
+    assert flow.state == "succeeded"
+    assert {step.name: step.result for step in flow.steps} == {
+        "pay": {"receipt": "R-7"},
+        "reserve": "shelf 4",
+        "ship": {"from": "shelf 4", "receipt": "R-7"},
+        "mail": "Order 7 comes from shelf 4.",
+        "sorry": "Order 7 has to wait: the payment was a failure." if fails else None,
+    }
+
+
 CALLABLE = {
     name: getattr(room, name)
     for room in (testing, tasks_app)

@@ -179,16 +179,16 @@ def test_both_ways_of_buying_write_rows_of_the_transaction(
     ]
 
 
-def test_next_tasks_commit_together(
-    engine: Engine, database_url: str, shop: dict[str, Any]
+def test_a_flow_stands_in_for_a_chain(
+    engine: Engine, database_url: str, session: Session, shop: dict[str, Any]
 ) -> None:
-    with engine.begin() as connection:
-        create_task(connection, shop["pack"], args=[7])
-        create_task(connection, shop["book"], {"order_id": 7})
+    shop["take_order"](session, Order(id=7))
+    create_task(session, shop["book"], {"order_id": 7})
+    session.commit()
     drain(Settings(database_url=database_url))
     assert sorted(rows(engine)) == [
         ("shop.book", "SUCCEEDED", None),
-        ("shop.pack", "SUCCEEDED", None),
+        ("shop.pack", "SUCCEEDED", "order 7, receipt 7"),
         ("shop.send_receipt", "SUCCEEDED", 7),
     ]
 

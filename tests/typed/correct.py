@@ -16,7 +16,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from tasks_app import (
     AsyncTaskContext,
+    CreatedFlow,
+    Flow,
+    FlowProgress,
     Handler,
+    Need,
     NewTask,
     Retry,
     Settings,
@@ -28,6 +32,7 @@ from tasks_app import (
     acancel_task,
     acancel_tasks,
     achange_queue,
+    acreate_flow,
     acreate_group,
     acreate_task,
     acreate_tasks,
@@ -37,12 +42,16 @@ from tasks_app import (
     apause_queue,
     arequeue_task,
     await_task,
+    cancel_flow,
     cancel_task,
+    create_flow,
     create_group,
     create_schedule,
     create_task,
     create_tasks,
     explain_task,
+    failed,
+    get_flow,
     get_task,
     handler,
     requeue_task,
@@ -208,6 +217,15 @@ def produce(session: Session, connection: Connection, raw: psycopg.Connection[An
         ],
     )
     create_group(session, [NewTask(bare)], then=NewTask(grant, Order(order_id=1)))
+    create_task(session, bare, then=NewTask(grant, Order(order_id=1)), queue="q")
+    flow = Flow("order")
+    paid: Need = flow.step("pay", grant, Order(order_id=1), queue="q")
+    shipped = flow.step("ship", bare, needs=[paid, "other"])
+    flow.step("other", "by.name", {"a": 1}, needs=failed(shipped), delay="1h")
+    made: CreatedFlow = create_flow(session, flow, key="order:1", on_failure="cancel")
+    progress: FlowProgress | None = get_flow(session, made.id)
+    if progress is not None and progress.state == "stalled":
+        cancel_flow(session, progress.id, by=progress.steps[0].name)
     create_schedule(session, "weekly", grant, Order(order_id=2), every="7d")
     set_limit(session, "queue", "mail", most=5)
     found: Task | None = get_task(session, first)
@@ -217,6 +235,20 @@ def produce(session: Session, connection: Connection, raw: psycopg.Connection[An
     ended: Task = wait_task(raw, ids[0], "10s")
     wait_task(connection.engine, ended.id, timeout=10)
     cancel_task(raw, 7, by="ann")
+
+
+@handler("order.ship")
+def ship(ctx: TaskContext, payload: Order) -> None:
+    order: Order = ctx.need("pay", Order)
+    ctx.need("other", int).bit_length()
+    ctx.progress(len(ctx.needs()["pay"].step) + order.order_id)
+
+
+@handler("order.aship")
+async def aship(ctx: AsyncTaskContext, payload: Order) -> None:
+    order: Order = await ctx.need("pay", Order)
+    (await ctx.need("other", int)).bit_length()
+    await ctx.commit({"pay": (await ctx.needs())["pay"].step, "order": order.order_id})
 
 
 def produce_scoped(session: scoped_session[Session]) -> None:
@@ -232,6 +264,7 @@ async def produce_in_a_loop(
     task_id = await acreate_task(session, grant, Order(order_id=1), queue="points")
     await acreate_tasks(connection, [NewTask(send, Order(order_id=1))])
     await acreate_group(session, [NewTask(bare)])
+    await acreate_flow(session, Flow("order"))
     await aget_task(raw, await acreate_task(raw, bare))
     await aexplain_task(session, task_id)
     ended: Task = await await_task(raw, task_id, timeout="10s")

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import (
     AsyncTaskContext,
+    Flow,
     NewTask,
     TaskBuffer,
     TaskContext,
@@ -22,6 +23,7 @@ from tasks_app import (
     apause_queue,
     astart_job,
     cancel_task,
+    create_flow,
     create_group,
     create_task,
     create_tasks,
@@ -50,12 +52,14 @@ class Parcel:
 def pay(ctx: TaskContext, payload: Order) -> int:
     ctx.session.no_such_method()  # mistake
     ctx.attemptt  # mistake  # noqa: B018
+    ctx.need("pay", Parcel).no_such_field  # mistake  # noqa: B018
     return ctx.session.execute  # mistake
 
 
 @handler("order.mail")
 async def mail(ctx: AsyncTaskContext, payload: Order) -> None:
     await ctx.session.no_such_method()  # mistake
+    ctx.need("pay", Parcel).weight  # mistake  # noqa: B018
     ctx.session.get(Order, 1).order_id  # mistake  # noqa: B018
 
 
@@ -137,6 +141,12 @@ def produce(session: Session, engine: Engine, maker: AsyncSession, buffer: TaskB
     create_tasks(session, [(pay, Order(order_id=1))])  # mistake
     create_tasks(session, ["by.name"])  # mistake
     create_group(session, [NewTask(tick)], then="by.name")  # mistake
+    flow = Flow("order")
+    flow.step("pay", pay, Refund(refund_id=1))  # mistake
+    flow.step("pay", pay)  # mistake
+    flow.step("pay", tick, needs=7)  # mistake
+    flow.step("pay", tick, prioritty=1)  # mistake
+    create_flow(session, "order")  # mistake
     get_task(session, "x")  # mistake
     get_task(maker, 1)  # mistake
     cancel_task(session, None)  # mistake

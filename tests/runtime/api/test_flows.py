@@ -77,6 +77,24 @@ def test_steps_run_in_the_order_of_their_needs(bench: Bench, ran) -> None:
     assert state(bench, created) is FlowState.SUCCEEDED
 
 
+def test_effect_outcome_and_release_are_one_commit(bench: Bench, ran) -> None:
+    flow = Flow("f")
+    first = flow.step("a", "t", {"n": "a"})
+    flow.step("b", "t", {"n": "b"}, needs=first, delay="1h")
+    ids = {name: int(each) for name, each in made(bench, flow).task_ids.items()}
+    bench.drain()
+    written_by = bench.sql(
+        """SELECT array_agg(DISTINCT xmin) FROM (
+            SELECT xmin::text FROM effect WHERE task_id = :a
+            UNION ALL SELECT xmin::text FROM task_completed WHERE id = :a
+            UNION ALL SELECT xmin::text FROM task_flow_step WHERE task_id = :a
+            UNION ALL SELECT xmin::text FROM task_pending WHERE id = :b AND waits_for IS NULL
+        ) AS row_of (xmin) HAVING count(*) = 4""",
+        **ids,
+    )
+    assert len(written_by) == 1
+
+
 def test_a_flow_goes_on_from_the_step_that_was_mended(bench: Bench, ran) -> None:
     BROKEN.add("b")
     created = made(bench, diamond())

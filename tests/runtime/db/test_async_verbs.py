@@ -79,12 +79,26 @@ async def groups(caller: Any, _: Bench) -> list[Any]:
     members = [NewTask("t", {"n": n}) for n in "ab"]
     group = await tasks_app.acreate_group(caller, members, then=NewTask("then"))
     progress = some(await tasks_app.aget_group(caller, group.id))
+    more = await tasks_app.aextend_group(caller, group.id, [NewTask("t")])
     cancelled = await tasks_app.acancel_group(caller, group.id)
     return [
         progress.total == 2,
-        cancelled.ids == tuple(group.task_ids),
+        cancelled.ids == (*group.task_ids, *more),
         [each.state async for each in tasks_app.agroup_results(caller, group.id)]
-        == ["CANCELLED"] * 2,
+        == ["CANCELLED"] * 3,
+    ]
+
+
+async def flows(caller: Any, _: Bench) -> list[Any]:
+    flow = tasks_app.Flow("f")
+    flow.step("b", "t", needs=flow.step("a", "t"))
+    made = await tasks_app.acreate_flow(caller, flow)
+    progress = some(await tasks_app.aget_flow(caller, made.id))
+    cancelled = await tasks_app.acancel_flow(caller, made.id)
+    return [
+        {each.name: each.task_id for each in progress.steps} == made.task_ids,
+        [each.id for each in await tasks_app.alist_flows(caller)] == [made.id],
+        cancelled.cancelled == 2,
     ]
 
 
@@ -149,7 +163,7 @@ def known_here() -> Iterator[None]:
     del JOBS[JOB.name]
 
 
-SUBJECTS: list[Work] = [queues, limits, schedules, groups, jobs, errors, tasks, waiting]
+SUBJECTS: list[Work] = [queues, limits, schedules, groups, flows, jobs, errors, tasks, waiting]
 
 
 def test_every_verb_is_called_here() -> None:
