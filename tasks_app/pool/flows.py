@@ -125,6 +125,7 @@ _NEEDS = text(f"""
 _STEP_OF = text(f"SELECT s.flow_id, s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 _TASK_IDS = text(f"""
     SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
+MOST_COUNTED = 10_000
 _COUNT = text(f"""
     SELECT count(*) FILTER (WHERE f.goes_on) AS running,
         count(*) FILTER (WHERE NOT f.goes_on) AS stalled
@@ -180,8 +181,8 @@ def newest_flows(
 
 
 def count_open(connection: Connection) -> dict[str, int]:
-    """Return how many flows run and how many have stalled, of at most ``MOST_READ``."""
-    return dict(connection.execute(_COUNT, {"most": MOST_READ}).one()._mapping)  # noqa: SLF001
+    """Return how many flows run and how many have stalled, of at most ``MOST_COUNTED``."""
+    return dict(connection.execute(_COUNT, {"most": MOST_COUNTED}).one()._mapping)  # noqa: SLF001
 
 
 def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:

@@ -69,7 +69,7 @@ def test_a_step_says_when_it_retries_and_why(shell: Shell, engine: Engine) -> No
     with engine.begin() as connection:
         cause, wait = Cause("ConnectionError", "refused"), timedelta(hours=3)
         task = claimed_task(connection, pay)
-        settle_one(connection, ending(task, Event.RETRY, cause=cause, delay=wait))
+        settle_one(connection, ending(task, Event.RETRY, cause=cause, wait=wait))
     shown = shell("flows", "show", str(created.id)).stdout
     assert re.search(rf"^pay +retries in 2 h +{pay} +ConnectionError: refused$", shown, re.M)
     said = shell("explain", str(created.task_ids["later"])).stdout
@@ -113,8 +113,8 @@ def test_explain_names_the_needs_and_the_flow(
     assert f"tasks-app flows show {flow.id}" in said
     sorry = shell("explain", str(ids["sorry"])).stdout
     assert sorry.startswith(
-        f"It waits for the failure of step pack (task {ids['pack']}, runs) and the end of step ship "
-        f"(task {ids['ship']}, waits).\nNothing to do; "
+        f"It waits for the failure of step pack (task {ids['pack']}, runs) and the end of step "
+        f"ship (task {ids['ship']}, waits).\nNothing to do; "
     )
     assert "is step pay of flow" in shell("explain", str(ids["pay"])).stdout
 
@@ -123,9 +123,8 @@ def test_a_step_that_waits_is_not_run_now(shell: Shell, flow: CreatedFlow) -> No
     ship = str(flow.task_ids["ship"])
     one = shell("run-now", ship)
     assert one.returncode == 1
-    assert re.match(
-        rf"{ship}  It waits for step pack .* then: tasks-app requeue \d+\n$", one.stdout
-    )
+    assert one.stdout.startswith(f"{ship}  It waits for step pack ")
+    assert one.stdout.endswith(f" then: tasks-app requeue {flow.task_ids['pay']}\n")
     assert shell.json("run-now", ship)[0]["answer"].startswith("left as it is: it waits")
     for more in ((), ("--rate", "1/1s")):
         done = shell("run-now", "--group", str(flow.id), *more)
