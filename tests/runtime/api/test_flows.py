@@ -112,9 +112,7 @@ def test_a_step_may_need_a_failure_or_an_end(bench: Bench, ran, fails: bool) -> 
     unneeded = StepEnd.SUCCESS if fails else StepEnd.UNNEEDED
     assert ends(bench, created) == {
         "a": StepEnd.FAILURE if fails else StepEnd.SUCCESS,
-        "sorry": unneeded,
-        "after_sorry": unneeded,
-        "any": StepEnd.SUCCESS,
+        "sorry": unneeded, "after_sorry": unneeded, "any": StepEnd.SUCCESS,
     }
     assert state(bench, created) is (FlowState.FAILED if fails else FlowState.SUCCEEDED)
 
