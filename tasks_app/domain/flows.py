@@ -248,25 +248,6 @@ class StepOfFlow(NamedTuple):
     flow: FlowProgress  # of whose steps it has this one and those that it needs
 
 
-def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:
-    """``goes_on``: a step runs, or needs nothing but its date or an operator's release."""
-    if outcome is not None:
-        return FlowState.SUCCEEDED if outcome == State.SUCCEEDED else FlowState.FAILED
-    return FlowState.RUNNING if goes_on else FlowState.STALLED
-
-
-def needs_of(rows: Iterable[Any]) -> dict[str, list[Need]]:
-    """Return the needs of each step, from rows with step, needs and after."""
-    found: dict[str, list[Need]] = {}
-    for row in rows:
-        found.setdefault(row.step, []).append(Need(row.needs, After(row.after)))
-    return found
-
-
-def is_met(need: Need, end: StepEnd | None) -> bool:
-    return end is not None and (need.after is After.END or need.after.value == end.value)
-
-
 def need_in_words(need: Need) -> str:
     return need.step if need.after is After.SUCCESS else f"{need.after} of {need.step}"
 
@@ -288,3 +269,22 @@ def step_in_words(step: FlowStep, now: datetime) -> str:
     if step.due_at <= now:
         return "is due"
     return f"{'retries' if step.attempt else 'due'} {distance_in_words(step.due_at, now)}"
+
+
+def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:
+    """``goes_on``: a step runs, or needs nothing but its date or an operator's release."""
+    if outcome is not None:
+        return FlowState.SUCCEEDED if outcome == State.SUCCEEDED else FlowState.FAILED
+    return FlowState.RUNNING if goes_on else FlowState.STALLED
+
+
+def needs_of(rows: Iterable[Any]) -> dict[str, list[Need]]:
+    """Return the needs of each step, from rows with step, needs and after."""
+    found: dict[str, list[Need]] = {}
+    for row in rows:
+        found.setdefault(row.step, []).append(Need(row.needs, After(row.after)))
+    return found
+
+
+def is_met(need: Need, end: StepEnd | None) -> bool:
+    return end is not None and (need.after is After.END or need.after.value == end.value)
