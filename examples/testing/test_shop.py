@@ -9,9 +9,10 @@ from shop import OfOrder, Points, charge_card, grant_points, place_order
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from tasks_app import create_task
+from tasks_app import Flow, create_flow, create_task
 from tasks_app.testing import (
     assert_created,
+    assert_flow,
     crash_next,
     created,
     drain,
@@ -77,6 +78,22 @@ def test_a_review_is_asked_for_two_days_later(tasks_app_session: Session) -> Non
     travel("2d", tasks_app_session)
     assert drain(tasks_app_session).of("review.ask").succeeded
     assert shop.Shop.mails == ["Ann, how was it?"]
+
+
+def test_points_follow_the_payment(tasks_app_session: Session, bank: RecordingBank) -> None:
+    flow = Flow("order")
+    pay = flow.step("pay", charge_card, OfOrder(order_id=7))
+    flow.step("points", grant_points, OfOrder(order_id=7), needs=pay, delay="1d")
+    made = create_flow(tasks_app_session, flow)
+    assert_flow(tasks_app_session, made.id, waiting={"points": ["pay"]})
+
+    drain(tasks_app_session)
+    assert_flow(tasks_app_session, made.id, done=["pay"], waiting={}, failed=[])
+    assert bank.charges == 1
+
+    travel("1d", tasks_app_session)
+    drain(tasks_app_session)
+    assert_flow(tasks_app_session, made.id, done=["pay", "points"])
 
 
 def test_nobody_pays_twice_when_a_machine_dies(

@@ -25,6 +25,7 @@ CREATE TABLE task_group (  -- One row for each group. Statements that end a memb
     CONSTRAINT a_callback_has_an_id CHECK ((callback_id IS NULL) = (num_nonnulls(then_row, on_failure) = 0))
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 CREATE UNIQUE INDEX task_group_flow_key ON task_group (flow, flow_key) WHERE outcome IS NULL AND flow_key IS NOT NULL;
+CREATE INDEX task_group_open_flows ON task_group (id) WHERE outcome IS NULL AND flow IS NOT NULL;
 
 CREATE TABLE task_group_ids (  -- The members of a group, up to 1,000 in a row.
     group_id bigint   NOT NULL REFERENCES task_group(id) ON DELETE CASCADE,  -- The group; with no the primary key.

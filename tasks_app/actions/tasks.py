@@ -26,6 +26,7 @@ from tasks_app.domain.config.field_types import Span
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool import task_groups as group_rows
+from tasks_app.pool.flows import get_flow
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
@@ -96,9 +97,11 @@ def _action(
     word: Word, verb: Callable[..., Any], text: str, details: str, **more: Any
 ) -> TaskAction:
     def run(connection: Connection, task_id: int, given: Any, by: str) -> ActionResult:
-        if verb(connection, task_id, by=by, **asdict(given)) in CHANGES:
+        answer = verb(connection, task_id, by=by, **asdict(given))
+        if answer in CHANGES:
             return ActionResult(f"Done: {word}.")
-        return ActionResult(UNCHANGED, changed=False)
+        waits = answer is amend.Changed.WAITS and amend.refusal_to_run_now(connection, task_id)
+        return ActionResult(waits or UNCHANGED, changed=False)
 
     run.__doc__ = f"{text}\n\n{details}"
     label, path = word.replace("-", " ").capitalize(), f"/tasks/{{task_id}}/{word}"
@@ -231,6 +234,17 @@ def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -
     text = f"{done.cancelled} cancelled, {done.requested} asked to stop."
     fields = {"group": group_id, **asdict(done)}
     return ActionResult(text, fields, changed=bool(done.cancelled or done.requested))
+
+
+_CANCEL_FLOW: dict[str, Any] = {"on": "flow_id", "command": "flows cancel", "takes": Why}
+
+
+@action(Role.OPERATOR, "Cancel", **_CANCEL_FLOW)
+def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
+    """Cancel the steps that have not ended. Running ones get a request to stop."""
+    if get_flow(connection, flow_id) is None:
+        raise NotThereError(f"There is no flow {flow_id}. Run: tasks-app flows list")
+    return cancel_members.run(connection, flow_id, given, by)
 
 
 def _batch_action(label: str, word: str, **more: Any) -> Callable[[Run], Action]:

@@ -1,9 +1,11 @@
-"""``groups`` and ``locks``: tasks that wait for one another."""
+"""``groups``, ``flows`` and ``locks``: tasks that wait for one another."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -13,11 +15,22 @@ from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, options
 from tasks_app.cli.database import transaction
+from tasks_app.domain.flows import (
+    FlowProgress,
+    FlowState,
+    StepEnd,
+    need_in_words,
+    step_in_words,
+)
 from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
 from tasks_app.pool.locks.holders import Contention, Held, Wait
-from tasks_app.runtime.api.tasks import masked_errors
+from tasks_app.pool.tables import database_now
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.tasks import masked_errors, masked_texts
+from tasks_app.runtime.encryption.values import masks, shown
 
 SHOWN = 20
 
@@ -86,6 +99,90 @@ def _line(g: GroupProgress) -> tuple[Any, ...]:
 
 def _state(group: GroupProgress) -> str:
     return "goes on" if group.outcome is None else str(group.outcome)
+
+
+@click.group()
+def flows() -> None:
+    """Show flows: which steps wait, and for what."""
+
+
+@flows.command("list")
+@output.most_option(20)
+@click.option("--name", help="Only flows of this name.")
+@click.option("--key", help="Only flows with this key.")
+@click.option(
+    "--state",
+    type=click.Choice([str(state) for state in FlowState]),
+    help="Only flows in this state.",
+)
+@output.json_option
+def list_flows(most: int, *, json_: bool, **filters: Any) -> None:
+    """List flows, the newest first. A stalled one stands because a step failed."""
+    with transaction() as connection:
+        found = flow_rows.newest_flows(connection, most, **filters)
+        now = database_now(connection)
+    columns = ("id", "state", "name", "key", "steps", "succeeded", "failed", "changed")
+    output.print_list(found, columns, partial(_flow_line, now), json_=json_)
+
+
+def _flow_line(now: datetime, f: FlowProgress) -> tuple[Any, ...]:
+    changed = output.format_instant(f.changed_at, now)
+    return f.id, f.state, f.name, f.key, f.total, f.succeeded, f.failed, changed
+
+
+@flows.command("show")
+@click.argument("flow_id", type=int)
+@output.json_option
+def show_flow(flow_id: int, *, json_: bool) -> None:
+    """Show each step of a flow, what it waits for, and its error."""
+    with transaction() as connection:
+        found, now = flow_rows.get_flow(connection, flow_id), database_now(connection)
+        if found is None:
+            output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+        steps = masked_errors(connection, found.steps, by="task_id")
+        tried = browse.last_causes(connection, [step.task_id for step in steps if step.attempt])
+        causes = masked_texts(connection, tried)
+    rules = masks()
+    found = replace(
+        found,
+        steps=tuple(replace(s, result=rules.value(s.task, shown(s.result))) for s in steps),
+    )
+    if json_:
+        output.print_json(found)
+        return
+    output.print_fields(
+        [
+            ("id", found.id),
+            ("name", found.name),
+            ("key", found.key),
+            ("state", found.state),
+            ("steps", f"{found.succeeded} succeeded, {found.failed} failed of {found.total}"),
+            ("on failure", found.on_failure),
+            ("created", found.created_at),
+            ("changed", found.changed_at),
+        ]
+    )
+    columns = ("step", "state", "task", "waits for", "ended")
+    lines = [
+        (
+            step.name,
+            step_in_words(step, now),
+            str(step.task_id),
+            ", ".join(map(need_in_words, step.open_needs)),
+            output.format_instant(step.ended_at, now),
+        )
+        for step in steps
+    ]
+    errors = [step.error or causes.get(step.task_id, "") for step in steps]
+    output.print_rows(columns, lines, errors, remark="error", cut=("step", "waits for"))
+    bad = [step.task_id for step in steps if step.end is StepEnd.FAILURE]
+    if bad and found.state is not FlowState.SUCCEEDED:
+        output.print_text(
+            f"To go on, fix the cause, then: tasks-app requeue {output.shown_ids(bad)}"
+        )
+
+
+add_commands(flows, task_actions)
 
 
 listed = options(

@@ -50,6 +50,7 @@ SECTIONS = {
         "disable": "task_actions:task_command",
         "rest": "task_actions:rest",
         "groups": "coordination:groups",
+        "flows": "coordination:flows",
         "export": "task_moves:export",
         "import": "task_moves:import_",
         "cancel-moved": "task_moves:cancel_moved_",

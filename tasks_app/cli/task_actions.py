@@ -23,6 +23,7 @@ from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.amend_waiting import Changed, refusal_to_run_now
 from tasks_app.runtime.api.bulk import Foreseen, foresee_bulk, foresee_rest, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_step import SHOWN as HAS_IDS
 from tasks_app.runtime.api.bulk_step import Done
@@ -158,13 +159,19 @@ def run_on_each(
         by, chosen = caller(), sorted({*map(check_id, ids)})
         states = {each.id: each.state for each in browse.outlines(connection, chosen)}
         answers = {one: act(connection, one, by=by) for one in chosen}
+        waits = {
+            one: refusal_to_run_now(connection, one)
+            for one, answer in answers.items()
+            if answer is Changed.WAITS
+        }
     words = {one: done if done and answer in CHANGES else answer for one, answer in answers.items()}
     again = {
         one: " (it had SUCCEEDED, and runs again)"
         for one, answer in answers.items()
         if answer is Requeued.REQUEUED and states.get(one) is State.SUCCEEDED
     }
-    text = "\n".join(f"{one}  {answer}{again.get(one, '')}" for one, answer in words.items())
+    told = words | waits
+    text = "\n".join(f"{one}  {answer}{again.get(one, '')}" for one, answer in told.items())
     fields = [{"id": task_id, "answer": answer} for task_id, answer in words.items()]
     output.print_answer(text, fields, json_=json_)
     if not set(answers.values()) <= CHANGES:

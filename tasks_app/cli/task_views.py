@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.commands import fingerprint_digits
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.durations import distance_in_words, to_the_second
+from tasks_app.domain.durations import count, distance_in_words, to_the_second
 from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.explain.explanation import why_last_attempt
 from tasks_app.domain.finding import Finding
@@ -107,7 +107,16 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
 _WIDE = (
     *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
     *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
-    *("enabled", "held", "expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+    *(
+        "enabled",
+        "held",
+        "waits_for",
+        "expires_at",
+        "cancel_requested_at",
+        "owner",
+        "lease_until",
+        "run_ms",
+    ),
     *("sub_status", "updated_at"),
 )
 
@@ -117,6 +126,8 @@ def _line(task: Task, now: datetime) -> list[str]:
         when = f"began {output.format_instant(task.started_at, now)}"
     elif task.held:
         when = "held"
+    elif task.waits_for:
+        when = f"waits for {count(task.waits_for, 'step')}"
     elif task.state is State.PENDING and not task.enabled:
         when = "disabled"
     elif task.state is State.PENDING:
@@ -179,7 +190,8 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
         )
         return
     shown = {field.name: getattr(task, field.name) for field in fields(task)}
-    output.print_fields({**shown, "held": task.held or None}.items())
+    waits_for = task.waits_for and f"{count(task.waits_for, 'step')} of flow {task.group_id}"
+    output.print_fields({**shown, "held": task.held or None, "waits_for": waits_for}.items())
     output.print_fields([("not tried again", why)])
     output.print_fields(
         (name, _group_words(each)) for name, each in groups._asdict().items() if each is not None

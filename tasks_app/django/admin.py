@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
+from tasks_app.domain.durations import count
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.runtime.api.tasks import masked_texts
@@ -33,7 +34,7 @@ class TaskAdmin(admin.ModelAdmin):
     """Read only; the payload is not shown."""
 
     list_display = ("id", "state", "name", "queue", "attempt", "due", "finished_at")
-    exclude = ("due_at", "held_due_at", "error")
+    exclude = ("due_at", "held_due_at", "waits_for", "error")
     readonly_fields = ("due", "last_error")
     list_filter = ("pool", "state")
     search_fields = ("=id", "=name", "=biz_key")
@@ -51,6 +52,8 @@ class TaskAdmin(admin.ModelAdmin):
 
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:
+        if task.waits_for and not task.held:
+            return f"waits for {count(task.waits_for, 'step')}"
         return "held" if task.held else task.due_at
 
     @admin.display(description="error")

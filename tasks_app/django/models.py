@@ -29,6 +29,7 @@ class TaskView(models.Model):
     failures = models.IntegerField()
     due_at = models.DateTimeField(null=True)
     held_due_at = models.DateTimeField(null=True)
+    waits_for = models.IntegerField(null=True)
     expires_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
@@ -44,7 +45,7 @@ class TaskView(models.Model):
     @property
     def held(self) -> bool:
         """As ``is_held`` of the pool has it; ``due_at`` is then no date of the task."""
-        if self.held_due_at is None:
+        if self.held_due_at is None or (self.waits_for or 0) > 0:
             return False
         far = self.due_at.year >= HELD_FROM
         return bool(far if self.expires_at is None else self.due_at >= self.expires_at)

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tasks_app.domain.creation import NewTask
+from tasks_app.domain.durations import distance_in_words
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
 from tasks_app.domain.tasks.payload_checks import check_text
@@ -227,6 +228,7 @@ class FlowStep:
     task: str  # the name of its task
     end: StepEnd | None
     state: State | None  # of its task, while it has not ended or lies in the error pool
+    attempt: int | None  # how often its task has started, while it has not ended
     held: bool
     due_at: datetime | None  # None: it has ended, or waits for its needs
     open_needs: tuple[Need, ...]
@@ -251,6 +253,34 @@ class FlowProgress:
     created_at: datetime
     changed_at: datetime  # when a step ended last
     steps: tuple[FlowStep, ...] = ()  # in the order in which they were created; none in lists
+
+
+class StepOfFlow(NamedTuple):
+    step: FlowStep
+    flow: FlowProgress  # of whose steps it has this one and those that it needs
+
+
+def need_in_words(need: Need) -> str:
+    return need.step if need.after is After.SUCCESS else f"{need.after} of {need.step}"
+
+
+def step_in_words(step: FlowStep, now: datetime) -> str:
+    """Return what a step does now, or how it ended."""
+    if step.end is StepEnd.UNNEEDED:
+        return "not needed"
+    if step.end is StepEnd.SUCCESS:
+        return "succeeded"
+    if step.end is StepEnd.FAILURE:
+        return "failed" if step.state is State.FAILED else "cancelled or expired"
+    if step.state is State.RUNNING:
+        return "runs"
+    if step.held:
+        return "held"
+    if step.due_at is None:
+        return "waits"
+    if step.due_at <= now:
+        return "is due"
+    return f"{'retries' if step.attempt else 'due'} {distance_in_words(step.due_at, now)}"
 
 
 def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:

@@ -98,6 +98,9 @@ REFUSED = Metric(
 SCHEDULES = Metric("tasks_app_schedules", "Schedules: enabled, disabled, broken.", ("state",))
 MISSED = Metric("tasks_app_schedules_missed", "Enabled ones that are late by over a minute.")
 SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "How late the latest schedule is.")
+FLOWS = Metric(
+    "tasks_app_flows", "Open flows: running; stalled, because a step failed.", ("state",)
+)
 PAUSED = Metric(
     "tasks_app_queue_paused_seconds", "How long the queue has been paused; * is all queues.", _QUEUE
 )

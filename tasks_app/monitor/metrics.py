@@ -26,7 +26,7 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.statistics import OTHER, CountedOutcome, merge_histograms
 from tasks_app.monitor import metric_catalogue as m
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE, Metric, Sample, histogram, render
-from tasks_app.pool import metrics
+from tasks_app.pool import flows, metrics
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
@@ -237,6 +237,8 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
     schedules = metrics.count_schedules(connection, PATIENCE)
     for state in ("enabled", "disabled", "broken"):
         yield Sample(m.SCHEDULES, getattr(schedules, state), (state,))
+    for state, number in flows.count_open(connection).items():
+        yield Sample(m.FLOWS, number, (state,))
     yield Sample(m.MISSED, schedules.missed)
     yield Sample(m.SCHEDULE_LATE, schedules.late)
 

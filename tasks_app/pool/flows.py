@@ -15,6 +15,7 @@ from tasks_app.domain.flows import (
     FlowStep,
     Need,
     StepEnd,
+    StepOfFlow,
     WhenFailed,
     is_open,
     needs_of,
@@ -106,18 +107,30 @@ _NEWEST = text(f"""
       AND (NOT CAST(:open AS boolean) OR g.outcome IS NULL)
       AND (CAST(:below AS bigint) IS NULL OR g.id < :below)
     ORDER BY g.id DESC LIMIT :most""")
+_OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
+# All steps; or one, and those that it needs, without their results.
 _STEPS = text(f"""
-    SELECT s.step, s.task_id, s.task_name, s.ended, s.result, s.ended_at, p.waits_for, p.due_at,
+    SELECT s.step, s.task_id, s.task_name, s.ended, s.ended_at, p.waits_for, p.due_at, p.attempt,
+        CASE WHEN CAST(:step AS text) IS NULL THEN s.result END AS result,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
     FROM {FLOW_STEP} s
     LEFT JOIN {PENDING} p ON p.id = s.task_id
     LEFT JOIN {ERROR} e ON e.id = s.task_id
-    WHERE s.flow_id = :id ORDER BY s.task_id""")
+    WHERE s.flow_id = :id AND (CAST(:step AS text) IS NULL OR s.step = :step OR s.step = ANY(ARRAY(
+        SELECT n.needs FROM {FLOW_NEED} n WHERE n.flow_id = :id AND n.step = :step)))
+    ORDER BY s.task_id""")
 _NEEDS = text(f"""
-    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id
+    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id AND {_OF_STEP}
     ORDER BY n.step, n.needs""")
+_STEP_OF = text(f"SELECT s.flow_id, s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 _TASK_IDS = text(f"""
     SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
+MOST_COUNTED = 10_000
+_COUNT = text(f"""
+    SELECT count(*) FILTER (WHERE f.goes_on) AS running,
+        count(*) FILTER (WHERE NOT f.goes_on) AS stalled
+    FROM (SELECT {_GOES_ON} AS goes_on FROM {GROUP} g
+          WHERE g.flow IS NOT NULL AND g.outcome IS NULL LIMIT :most) AS f""")
 MOST_READ = 10_000  # flows among which those in one state are found
 
 
@@ -126,12 +139,25 @@ def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
     return {row.step: row.task_id for row in connection.execute(_TASK_IDS, {"id": flow_id})}
 
 
-def get_flow(connection: Connection, flow_id: int) -> FlowProgress | None:
+def get_flow(
+    connection: Connection, flow_id: int, *, step: str | None = None
+) -> FlowProgress | None:
+    """Return a flow with its steps; or with one ``step`` and those that it needs."""
     row = connection.execute(_GET, {"id": flow_id}).first()
     if row is None:
         return None
-    needs = needs_of(connection.execute(_NEEDS, {"id": flow_id}))
-    return _progress(row, _steps(connection.execute(_STEPS, {"id": flow_id}).all(), needs))
+    values = {"id": flow_id, "step": step}
+    needs = needs_of(connection.execute(_NEEDS, values))
+    return _progress(row, _steps(connection.execute(_STEPS, values).all(), needs))
+
+
+def step_of(connection: Connection, task_id: int) -> StepOfFlow | None:
+    """Return the step of a task; None: it is in no flow."""
+    found = connection.execute(_STEP_OF, {"id": task_id}).first()
+    flow = None if found is None else get_flow(connection, found.flow_id, step=found.step)
+    if flow is None:
+        return None
+    return StepOfFlow(next(step for step in flow.steps if step.task_id == task_id), flow)
 
 
 def newest_flows(
@@ -152,6 +178,11 @@ def newest_flows(
     }
     found = [_progress(row) for row in connection.execute(_NEWEST, values)]
     return [flow for flow in found if state in {None, flow.state}][:most]
+
+
+def count_open(connection: Connection) -> dict[str, int]:
+    """Return how many flows run and how many have stalled, of at most ``MOST_COUNTED``."""
+    return dict(connection.execute(_COUNT, {"most": MOST_COUNTED}).one()._mapping)  # noqa: SLF001
 
 
 def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
@@ -179,6 +210,7 @@ def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[Fl
             task=row.task_name,
             end=ends[row.step],
             state=None if row.state is None else State(row.state),
+            attempt=row.attempt,
             held=row.held,
             due_at=row.due_at if row.waits_for is None and not row.held else None,
             open_needs=tuple(n for n in needs.get(row.step, ()) if is_open(n, ends.get(n.step)))

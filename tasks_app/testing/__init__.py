@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tasks_app.testing.draining import adrain, atravel, drain, travel
     from tasks_app.testing.draining import crash_next
     from tasks_app.testing.draining import fail_next
+    from tasks_app.testing.flows import aassert_flow, assert_flow
     from tasks_app.testing.handler_call import ContextOptions, arun, make_context, run
     from tasks_app.testing.mixin import TasksTestMixin
     from tasks_app.testing.results import Drained, TaskRun
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ContextOptions", "Drained", "TaskRun", "TasksTestMixin", "Where", "aassert_created",
-    "acreated", "adrain", "arun", "assert_created", "atravel", "crash_next", "created", "drain",
-    "empty_pool", "fail_next", "make_context", "run", "travel",
+    "aassert_flow", "acreated", "adrain", "arun", "assert_created", "assert_flow", "atravel",
+    "crash_next", "created", "drain", "empty_pool", "fail_next", "make_context", "run", "travel",
 ]  # fmt: skip
 
 _ROOMS = {
     "creation": "Where aassert_created acreated assert_created created",
     "databases": "empty_pool",
     "draining": "adrain atravel crash_next drain fail_next travel",
+    "flows": "aassert_flow assert_flow",
     "handler_call": "ContextOptions arun make_context run",
     "mixin": "TasksTestMixin",
     "results": "Drained TaskRun",

@@ -12,7 +12,7 @@ from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
 from tasks_app.runtime.db.connections import Raw, Sync
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.testing import creation, draining, handler_call
+from tasks_app.testing import creation, draining, flows, handler_call
 from tasks_app.testing.handler_call import ContextOptions
 from tasks_app.testing.results import Drained
 
@@ -58,6 +58,7 @@ class TasksTestMixin:
 
     created: Final = _on_session(creation.created)
     assert_created: Final = _on_session(creation.assert_created)
+    assert_flow: Final = _on_session(flows.assert_flow)
     fail_next: Final = staticmethod(draining.fail_next)
     crash_next: Final = staticmethod(draining.crash_next)
 

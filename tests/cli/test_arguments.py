@@ -37,6 +37,7 @@ PRINTING = (
     "schedules list",
     "locks list",
     "groups list",
+    "flows list",
     "batch list",
     "breakers list",
     "fair",

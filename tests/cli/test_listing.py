@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
-from tasks_app import Breaker, NewTask, TaskContext, create_group, locks
+from tasks_app import Breaker, Flow, NewTask, TaskContext, create_flow, create_group, locks
 from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.validate import split
 from tasks_app.cli import doctor
@@ -404,6 +404,9 @@ locks limit license:sap 5
 groups list
 groups show {group}
 groups cancel {group}
+flows list
+flows show {flow}
+flows cancel {flow}
 schedules add night cli.echo --cron '0 2 * * *'
 schedules list
 schedules show night
@@ -471,6 +474,8 @@ def test_every_verb_is_typed_here() -> None:
 def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k1:{new_key()}")
     encryption.cache_clear()
+    flow = Flow("order")
+    flow.step("pay", "t")
     with engine.begin() as connection:
         circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         buckets.add_bucket(connection, Table("person"), "bucket", 2)
@@ -480,6 +485,7 @@ def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
         ids = {
             "task": pending_task(connection),
             "group": create_group(connection, [NewTask("t")]).id,
+            "flow": create_flow(connection, flow).id,
             "failed": blocking.task_id,
         }
     with suppress(LockLostError), locks.hold(engine, exclusive="account:7", who="teller"):

@@ -133,6 +133,8 @@ ABSENT = [
         "No failed task has 0000000000000000. Run: tasks-app errors\n",
     ),
     ("groups show 7", "There is no group 7"),
+    ("flows show 7", "There is no flow 7. Run: tasks-app flows list\n"),
+    ("flows cancel 7", "There is no flow 7. Run: tasks-app flows list\n"),
     ("batch show 12345", "There is no batch 12345. Run: tasks-app batch list\n"),
     ("limits drop name t", "There is no limit of name t. Run: tasks-app limits list"),
     ("locks free a", "a is not held. Run: tasks-app locks list\n"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from tasks_app import NewTask, Settings, create_group, create_schedule
+from tasks_app import Flow, NewTask, Settings, create_flow, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
 from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tasks_app.runtime.api.queues import pause_queue
@@ -40,6 +41,20 @@ def test_by_group(engine: Engine, browser: Browser) -> None:
         group = create_group(session, [NewTask("a"), NewTask("b")])
     assert len(found(browser, f"group={group.id}")) == 2
     assert browser.get("/tasks?group=x").status_code == 400
+
+
+def test_a_step_that_waits_says_so_and_is_not_run_now(engine: Engine, browser: Browser) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=flow.step("pay", "t"))
+    with engine.begin() as connection:
+        ship = create_flow(connection, flow).task_ids["ship"]
+    listed, shown = browser.get("/tasks").text, browser.get(f"/tasks/{ship}").text
+    assert "waits for 1 step</td>" in listed
+    assert "when 1 more step of its flow ended" in shown
+    assert "It waits for step pay (task " in shown
+    assert not re.search("held<|9899", listed + shown)
+    refused = browser.ask("POST", f"/api/tasks/{ship}/run-now", json={})
+    assert "It waits for step pay (task " in refused.text
 
 
 def test_by_schedule(engine: Engine, browser: Browser) -> None:

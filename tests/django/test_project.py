@@ -137,6 +137,24 @@ print([(p.status_code, b">held<" in p.content, b"9899" in p.content) for p in pa
     assert "[(200, True, False), (200, True, False)]\n" in done.stdout, done.stdout + done.stderr
 
 
+def test_the_admin_says_that_a_step_waits(shop: Site) -> None:
+    code = """
+from django.db import connection, transaction
+from tasks_app import Flow, create_flow
+from tasks_app.django.models import TaskView
+flow = Flow("order")
+flow.step("ship", "orders.award", needs=flow.step("pay", "orders.award"))
+with transaction.atomic():
+    task_id = create_flow(connection, flow).task_ids["ship"]
+pages = [client.get(f"/admin/tasks_app/taskview/{where}") for where in ("", f"{task_id}/change/")]
+print([(b"waits for 1 step<" in p.content, b"9899" in p.content) for p in pages])
+print(TaskView.objects.get(pk=task_id).held)
+"""
+    done = by_admin(shop, code)
+    told = "[(True, False), (True, False)]\nFalse\n"
+    assert told in done.stdout, done.stdout + done.stderr
+
+
 def test_the_admin_shows_no_masked_value_of_a_text_that_is_older_than_the_rule(shop: Site) -> None:
     with shop.engine.begin() as connection:
         task = claimed_task(connection, name="orders.award", payload={"card": "canary-4711"})

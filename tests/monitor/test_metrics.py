@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app import Settings
+from tasks_app import Flow, Settings, create_flow
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues import check_queue_options
@@ -23,6 +23,7 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor import metric_catalogue, metrics
 from tasks_app.monitor import metrics as collector
+from tasks_app.monitor.checks import flow_control
 from tasks_app.monitor.metric_catalogue import BOUNDS, METRICS, MOST_QUEUES, Sample, render
 from tasks_app.monitor.metrics import MetricsReader, totals
 from tasks_app.pool import metrics as control
@@ -141,6 +142,28 @@ def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None
     assert found['tasks_app_limit_running{kind="queue",target="default"}'] == 1
     assert found['tasks_app_limit_running{kind="key",target="shop:*"}'] == 1
     assert found['tasks_app_limit_running{kind="key",target="bank:1"}'] == 1
+
+
+def test_flows_that_stand_are_counted_and_told(
+    engine: Engine, reader: MetricsReader, settings: Settings
+) -> None:
+    with engine.begin() as connection:
+        assert flow_control.flows(connection, settings) == []
+        for _ in range(2):
+            flow = Flow("order")
+            flow.step("ship", "t", needs=flow.step("pay", "t"))
+            pay = create_flow(connection, flow).task_ids["pay"]
+        (before,) = flow_control.flows(connection, settings)
+        task = claimed_task(connection, pay)
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "boom")))
+        (after,) = flow_control.flows(connection, settings)
+
+    found = values(reader.read())
+    assert found['tasks_app_flows{state="running"}'] == 1
+    assert found['tasks_app_flows{state="stalled"}'] == 1
+    assert (before.level, before.fact) == ("ok", "2 run, none stands")
+    assert (after.level, after.fact) == ("warn", "1 flow stands because a step failed")
+    assert after.advice == "To see them: tasks-app flows list --state stalled"
 
 
 def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> None:

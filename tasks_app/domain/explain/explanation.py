@@ -79,8 +79,9 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
     if row is None:
         return groups
     shown = {name: getattr(row, name) for name in _OF_ROW} | groups
-    if row.held:
-        shown |= {"due_at": row.own_date, "scan_at": None, "held": True}
+    if row.put_off:
+        shown |= {"due_at": row.own_date, "scan_at": None, "held": row.held or None}
+        shown["waits_for"] = row.waits_for and count(row.waits_for, "step")
     if facts.last is not None:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:
@@ -253,6 +254,11 @@ def member_of_group(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     group = facts.member_of
     if group is None:
         return None
+    if (of := facts.step_of) is not None:
+        key = f", {of.flow.key}" if of.flow.key else ""
+        fact = f"It is step {of.step.name} of flow {group.id} ({of.flow.name}{key})"
+        advice = f"To see the flow: tasks-app flows show {group.id}"
+        return ok("flow", f"{fact}, {_group_progress(group)}", advice)
     fact = f"It is a member of group {group.id}, {_group_progress(group)}"
     return ok("group", fact, f"To see the group: tasks-app groups show {group.id}")
 

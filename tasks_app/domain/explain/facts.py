@@ -9,6 +9,7 @@ from enum import StrEnum
 from tasks_app.domain.durations import instant_in_words
 from tasks_app.domain.flow_control.circuit_breaker import StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
+from tasks_app.domain.flows import StepOfFlow
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.queues import Pause, Queue
 from tasks_app.domain.statistics import Unkept
@@ -54,6 +55,12 @@ class StoredRow:
     outage_since: datetime | None
     own_date: datetime | None  # when it is due if it is not held
     held: bool
+    waits_for: int | None  # how many needs of its step of a flow are open
+
+    @property
+    def put_off(self) -> bool:
+        """Its ``due_at`` is no date: it is held, or waits for other steps."""
+        return self.held or bool(self.waits_for)
 
     @property
     def is_over(self) -> bool:
@@ -198,6 +205,7 @@ class TaskFacts:
     shut: tuple[ReachedLimit, ...] = ()
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None  # the group whose callback it is
+    step_of: StepOfFlow | None = None
     connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
     ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
     late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan

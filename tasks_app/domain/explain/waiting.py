@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime
 
 from tasks_app.domain.durations import NAME_ITS_MODULE, count, instant_in_words
 from tasks_app.domain.errors import similar
@@ -10,9 +11,11 @@ from tasks_app.domain.explain.facts import MOST_AHEAD, RunBy, StoredRow, TaskFac
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind
+from tasks_app.domain.flows import After, StepEnd, StepOfFlow, step_in_words
 from tasks_app.domain.tasks.states import Event
 
 _LEAST = 2  # connections of a child: one of its own, one for the running handler
+_MOST_NAMED = 5  # needs in a sentence
 
 
 def held(facts: TaskFacts, row: StoredRow) -> Finding | None:
@@ -25,11 +28,38 @@ def held(facts: TaskFacts, row: StoredRow) -> Finding | None:
     return warn("held", fact, f"To release it: tasks-app release {row.id}")
 
 
+def open_needs(facts: TaskFacts, row: StoredRow) -> Finding | None:
+    if not row.waits_for or facts.step_of is None:
+        return None
+    return needs_of(facts.step_of, facts.now)
+
+
+def needs_of(of: StepOfFlow, now: datetime) -> Finding | None:
+    """Say what a step waits for, and what to do; None: it waits for no other."""
+    steps = {step.name: step for step in of.flow.steps}
+    needs = [(need, steps[need.step]) for need in of.step.open_needs]
+    if not needs:
+        return None
+    words = [
+        f"{'' if need.after is After.SUCCESS else f'the {need.after} of '}step {step.name} "
+        f"(task {step.task_id}, {step_in_words(step, now)})"
+        for need, step in needs[:_MOST_NAMED]
+    ]
+    if len(needs) > _MOST_NAMED:
+        words.append(f"{len(needs) - _MOST_NAMED} more: tasks-app flows show {of.flow.id}")
+    fact = f"It waits for {', '.join(words[:-1])}{' and ' * (len(words) > 1)}{words[-1]}"
+    if bad := [str(step.task_id) for _, step in needs if step.end is StepEnd.FAILURE]:
+        again = f"tasks-app requeue {' '.join(bad[:_MOST_NAMED])}"
+        return warn("needs", fact, f"To go on, fix the cause, then: {again}")
+    advice = f"Nothing to do; to see what keeps that one: tasks-app explain {needs[0][1].task_id}"
+    return ok("needs", fact, advice)
+
+
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
     if row.enabled:
         return None
     then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
-    at = "" if row.held else f", {instant_in_words(row.due_at, facts.now)}"
+    at = "" if row.put_off else f", {instant_in_words(row.due_at, facts.now)}"
     advice = f"To run it anyway: tasks-app enable {row.id}"
     return warn("disabled", f"It is disabled: {then}{at}", advice)
 
@@ -39,7 +69,8 @@ def expired(facts: TaskFacts, row: StoredRow) -> Finding | None:
         return None
     end = instant_in_words(row.expires_at, facts.now)
     over = row.expires_at <= facts.now
-    fact = f"It expired {end}" if over else f"It expires {end}, before it is due"
+    before = "unless its needs are met before" if row.waits_for else "before it is due"
+    fact = f"It expired {end}" if over else f"It expires {end}, {before}"
     advice = f"The next scan marks it EXPIRED; to run it after that: tasks-app requeue {row.id}"
     return warn("expired", fact, advice)
 
@@ -59,7 +90,7 @@ def lock_held(facts: TaskFacts, row: StoredRow) -> Finding | None:
 
 
 def not_due(facts: TaskFacts, row: StoredRow) -> Finding | None:
-    if row.held or row.due_at <= facts.now:
+    if row.put_off or row.due_at <= facts.now:
         return None
     fact = f"It is due {instant_in_words(row.due_at, facts.now)}: {_why_later(facts, row)}"
     return ok("not due", fact, "Nothing to do: it starts then.")
@@ -298,7 +329,8 @@ def runs_exclusively(_facts: TaskFacts, row: StoredRow) -> Finding | None:
 
 # Which row the rules are for: a task that waits, is due, or could run now.
 RULES_FOR_WAITING = (
-    ("waiting", (held, disabled, expired, lock_held, not_due, paused, closed, gate, breaker)),
+    ("waiting", (held, open_needs, disabled, expired, lock_held, not_due)),
+    ("waiting", (paused, closed, gate, breaker)),
     ("due", (no_connection,)),
     ("waiting", (no_worker, no_handler, unpublished, no_scan)),
     ("due", (order_key_taken, limit_reached, deferred_by_scan)),

@@ -17,6 +17,7 @@ from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import usual_database, version
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
+from tasks_app.pool.flows import count_open
 from tasks_app.pool.locks.holders import Held, find_holders
 from tasks_app.pool.retention import owns_partitions
 from tasks_app.pool.runs import heartbeats
@@ -127,7 +128,17 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
     return findings or [ok("schedules", f"{len(schedules)} enabled, none is late")]
 
 
-CHECKS: tuple[Check, ...] = (paused, standing, dependencies, firing)
+def flows(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does each open flow go on?"""
+    number = count_open(connection)
+    if not number["stalled"]:
+        return [ok("flows", f"{number['running']} run, none stands")] if number["running"] else []
+    stand = "flow stands" if number["stalled"] == 1 else "flows stand"
+    fact = f"{number['stalled']} {stand} because a step failed"
+    return [warn("flows", fact, "To see them: tasks-app flows list --state stalled")]
+
+
+CHECKS: tuple[Check, ...] = (paused, standing, dependencies, firing, flows)
 DB_SCHEDULER_SUBJECT = "db-scheduler"
 
 

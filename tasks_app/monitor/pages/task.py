@@ -55,7 +55,11 @@ class TaskPage:
 
     @property
     def may_run_now(self) -> bool:
-        return self.may_hold and (self.task.held or self.task.due_at > self.at)
+        return (
+            self.may_hold
+            and not self.task.waits_for
+            and (self.task.held or self.task.due_at > self.at)
+        )
 
     @property
     def may_hold(self) -> bool:

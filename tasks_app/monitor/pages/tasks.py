@@ -15,7 +15,7 @@ from tasks_app.domain.queues import queue_status
 from tasks_app.domain.statistics import Unkept
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.flow_control import queue_settings
-from tasks_app.pool.fragments.conditions import is_held, own_date
+from tasks_app.pool.fragments.conditions import OPEN_NEEDS, is_held, own_date
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import ALL, EVERY_QUEUE, FIRE, GROUP_IDS, SCHEDULE, database_now
@@ -53,6 +53,7 @@ class TaskLine:
     parked: str | None
     error: str | None
     held: bool
+    waits_for: int | None
     sub_status: str | None
 
 
@@ -146,7 +147,7 @@ def _waits(
     for row in rows:
         if row.queue in found:
             waits[row.id] = f"its queue is {standing(row.queue)}"
-        elif row.due_at <= at and row.name not in known.get(row.queue, ()):
+        elif row.due_at <= at and not row.waits_for and row.name not in known.get(row.queue, ()):
             waits[row.id] = UNKNOWN if row.queue in known else UNSERVED
     return waits
 
@@ -191,7 +192,7 @@ _WALKED = {
     "sub_status": "t.sub_status = :sub_status",
     **_TEXTS,
 }
-_STORED = {"due_at": own_date("t"), "held": is_held("t")}
+_STORED = {"due_at": own_date("t"), "held": is_held("t"), "waits_for": OPEN_NEEDS}
 _COLUMNS = ", ".join(
     f"{_STORED.get(name, f't.{name}')} AS {name}" for name in TaskLine.__dataclass_fields__
 )

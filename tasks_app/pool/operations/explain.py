@@ -16,7 +16,8 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import capacities_of
-from tasks_app.pool.fragments.conditions import STOPS, is_held, own_date
+from tasks_app.pool.flows import step_of
+from tasks_app.pool.fragments.conditions import OPEN_NEEDS, STOPS, is_held, own_date
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import OF_WORK
@@ -67,6 +68,7 @@ def read_facts(
         heartbeat_at=around.seen_at if row.state is State.RUNNING else None,
         late_after=late_after,
         heartbeat_every=heartbeat_every,
+        step_of=step_of(connection, task_id),
     )
     facts = _with_surroundings(facts, around)
     if facts.due is None:
@@ -159,6 +161,7 @@ _STORED = {
     **{name: f"p.{name}" for name in _OF_PENDING},
     "own_date": own_date("t"),
     "held": is_held("t"),
+    "waits_for": OPEN_NEEDS,
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(StoredRow))
 _LIVES = f"w.seen_at > {t.NOW} - CAST(:lease AS interval)"

@@ -13,7 +13,7 @@ from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
-from tasks_app.pool.fragments.conditions import is_held, own_date, queue_runs
+from tasks_app.pool.fragments.conditions import OPEN_NEEDS, is_held, own_date, queue_runs
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -34,6 +34,7 @@ _STORED = {
     "fingerprint": _FINGERPRINT,
     "due_at": own_date("t"),
     "held": is_held("t"),
+    "waits_for": OPEN_NEEDS,
     **{name: f"t.{name}::text" for name in _JSON},
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.explain.waiting import needs_of
 from tasks_app.domain.operations import (
     DONE,
     Author,
@@ -24,7 +25,9 @@ from tasks_app.domain.operations import (
 )
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.flows import step_of
 from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.amend import amend, change_payload, lock_waiting, state_of
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
@@ -39,6 +42,7 @@ class Changed(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     """It was so already."""
+    WAITS = "left as it is: it waits for other steps of its flow"
     RUNNING = "running, left as it is"
     ALREADY_OVER = "already over"
     NOT_FOUND = "not found"
@@ -157,9 +161,18 @@ def _amended(
                     return Changed.ALREADY_OVER
         done = amend(connection, action, [task_id], change, by=Author(by, change.why or ""))
         if not done:
+            if action is BulkAction.RUN_NOW and refusal_to_run_now(connection, task_id):
+                return Changed.WAITS
             return Changed.UNCHANGED
         note(connection, action, change.plain(), who=by, ids=done, answers={DONE[action]: 1})
         return Changed.CHANGED
+
+
+def refusal_to_run_now(connection: Connection, task_id: int) -> str | None:
+    """Say which steps the step of a flow waits for, and what to do; None: it waits for none."""
+    of = step_of(connection, task_id)
+    finding = of and needs_of(of, database_now(connection))
+    return f"{finding.fact}. {finding.advice}" if finding else None
 
 
 arun_task_now: Final = made_async(run_task_now)

@@ -18,6 +18,7 @@ from tasks_app.domain.explain.explanation import RULES, Explanation, explain, wh
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.domain.flows import Flow
 from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import Cause
@@ -29,7 +30,10 @@ from tasks_app.pool.locks.holders import release
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, leases, settle
 from tasks_app.pool.runs.claim import Claims, claim
+from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import cancel
+from tasks_app.runtime.api.amend_waiting import hold_task
+from tasks_app.runtime.api.flows import create_flow
 from tests.cases import in_one_test
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, unknown
 from tests.pool.database import prepared
@@ -89,6 +93,36 @@ def test_every_rule_is_in_the_list() -> None:
         and "row" in "".join(value.__annotations__)
     ]
     assert sorted(map(repr, listed)) == sorted(map(repr, written))
+
+
+class TestSteps:
+    def test_of_many_needs_the_first_are_named(self, healthy: Connection) -> None:
+        flow = Flow("order")
+        needs = [flow.step(f"s{n}", "t", delay="3h") for n in range(8)]
+        flow.step("last", "t", needs=needs)
+        made = create_flow(healthy, flow)
+        said = answer(healthy, made.task_ids["last"], now=database_now(healthy) + MINUTE)
+        named = ", ".join(
+            f"step s{n} (task {made.task_ids[f's{n}']}, due in 2 h)" for n in range(5)
+        )
+        assert said.fact == (f"It waits for {named} and 3 more: tasks-app flows show {made.id}")
+        assert said.level is Level.OK
+        assert said.advice.endswith(f"tasks-app explain {made.task_ids['s0']}")
+
+    def test_its_other_reasons_name_no_date_that_is_none(self, healthy: Connection) -> None:
+        now = database_now(healthy)
+        flow = Flow("order")
+        pay = flow.step("pay", "t")
+        flow.step("ship", "t", needs=pay, enabled=False, expires_at=now + timedelta(days=1))
+        ship = create_flow(healthy, flow).task_ids["ship"]
+        hold_task(healthy, ship, by="anna")
+        said = ask(healthy, ship, now=now)
+        assert [f.subject for f in said.findings][:4] == ["held", "needs", "disabled", "expired"]
+        _, _, disabled, expired = said.findings[:4]
+        assert disabled.fact == "It is disabled: it is skipped when it is due"
+        assert expired.fact.endswith("Z), unless its needs are met before")
+        assert "not due" not in subjects(healthy, ship, now=now)
+        assert (said.facts["waits_for"], said.facts["held"]) == ("1 step", True)
 
 
 class TestOver:

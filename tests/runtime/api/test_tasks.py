@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import (
     Changed,
+    Flow,
     InvalidSelectionError,
     InvalidTaskError,
     NewTask,
@@ -25,6 +26,7 @@ from tasks_app import (
     cancel_task,
     cancel_tasks,
     change_schedule,
+    create_flow,
     create_schedule,
     create_task,
     create_tasks,
@@ -99,6 +101,18 @@ def test_what_does_not_wait_is_said_and_not_noted(
     assert verb(connection, over, **words) is Changed.ALREADY_OVER
     assert verb(connection, 10**9, **words) is Changed.NOT_FOUND
     assert audit.find(connection) == []
+
+
+def test_a_step_that_waits_for_others_is_not_run_now(connection: Connection) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=flow.step("pay", "t"))
+    ids = create_flow(connection, flow).task_ids
+    assert run_task_now(connection, ids["ship"]) is Changed.WAITS
+    assert run_task_now(connection, ids["pay"]) is Changed.UNCHANGED
+    assert hold_task(connection, ids["ship"]) is Changed.CHANGED
+    assert run_task_now(connection, ids["ship"]) is Changed.WAITS
+    (line,) = audit.find(connection)
+    assert line.action == "hold"
 
 
 def test_what_is_so_already_is_unchanged(connection: Connection) -> None:

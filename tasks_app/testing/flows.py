@@ -1,0 +1,67 @@
+"""How far a flow is, as the transaction of the test sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Final
+
+from tasks_app.domain.flows import FlowProgress, FlowStep, StepEnd, need_in_words, step_in_words
+from tasks_app.pool.tables import database_now
+from tasks_app.runtime.api.flows import get_flow
+from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
+
+
+def assert_flow(
+    session: Sync | Raw,
+    flow_id: int,
+    *,
+    done: Collection[str] | None = None,
+    waiting: Mapping[str, Collection[str]] | None = None,
+    failed: Collection[str] | None = None,
+) -> FlowProgress:
+    """Assert that these steps of a flow, and no others, stand so. Return the flow.
+
+    ``done`` have succeeded, ``failed`` have not (or were cancelled, or expired), and each step in
+    ``waiting`` waits for those steps, and only for those. None: it may be any.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> _ = flow.step("ship", send_mail, {"to": "shop@example.org"}, needs=pay)
+    >>> made = create_flow(session, flow)
+    >>> flow = assert_flow(session, made.id, done=[], waiting={"ship": ["pay"]})
+    >>> drained = drain(session)
+    >>> flow = assert_flow(session, made.id, done=["pay", "ship"], waiting={}, failed=[])
+
+    Raises:
+        AssertionError: it says how each step stands instead.
+    """
+    with on_connection(session) as connection:
+        flow, now = get_flow(connection, flow_id), database_now(connection)
+    if flow is None:
+        raise AssertionError(f"There is no flow {flow_id}.")
+    waits = {s.name: {need.step for need in s.open_needs} for s in flow.steps if s.open_needs}
+    ends = {
+        end: {step.name for step in flow.steps if step.end is end}
+        for end in (StepEnd.SUCCESS, StepEnd.FAILURE)
+    }
+    wrong = [
+        *(["done"] if done is not None and {*done} != ends[StepEnd.SUCCESS] else []),
+        *(["failed"] if failed is not None and {*failed} != ends[StepEnd.FAILURE] else []),
+    ]
+    if waiting is not None and {step: {*needs} for step, needs in waiting.items()} != waits:
+        wrong.append("waiting")
+    if wrong:
+        lines = [f"  {_described(step, now)}" for step in flow.steps]
+        told = f"Other steps are {' and '.join(wrong)} in flow {flow.id} ({flow.name}):"
+        raise AssertionError("\n".join([told, *lines]))
+    return flow
+
+
+aassert_flow: Final = made_async(assert_flow)
+
+
+def _described(step: FlowStep, now: datetime) -> str:
+    needs = f" for {', '.join(map(need_in_words, step.open_needs))}" if step.open_needs else ""
+    error = f": {step.error}" if step.error else ""
+    return f"{step.name} ({step.task_id}) {step_in_words(step, now)}{needs}{error}"

@@ -1,0 +1,132 @@
+"""Flows as an operator sees and cancels them, and the steps that wait in them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app.domain.flows import CreatedFlow, Flow, ended, failed
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.api.flows import create_flow
+from tests.cli.shell import Shell
+from tests.factory import claimed_task, do, ending
+
+
+@pytest.fixture
+def flow(engine: Engine) -> CreatedFlow:
+    """Of its steps pay has failed and pack runs."""
+    made = Flow("order")
+    pay, pack = made.step("pay", "t"), made.step("pack", "t")
+    ship = made.step("ship", "t", needs=[pay, pack])
+    made.step("sorry", "t", needs=[failed(pack), ended(ship)])
+    created = do(engine, create_flow, made, key="order:7")
+    with engine.begin() as connection:
+        task = claimed_task(connection, created.task_ids["pay"])
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "no money")))
+        claimed_task(connection, created.task_ids["pack"])
+    return created
+
+
+def test_flows_are_listed_by_name_key_and_state(shell: Shell, flow: CreatedFlow) -> None:
+    line = rf"^{flow.id} +running +order +order:7 +4 +0 +1 +just now$"
+    assert re.search(line, shell("flows", "list").stdout, re.M)
+    for fits in (("--name", "order"), ("--key", "order:7"), ("--state", "running")):
+        assert [each["id"] for each in shell.json("flows", "list", *fits)] == [flow.id]
+    for other in (("--name", "x"), ("--key", "x"), ("--state", "stalled")):
+        assert shell.json("flows", "list", *other) == []
+
+
+def test_each_step_says_what_it_does_or_waits_for(
+    shell: Shell, flow: CreatedFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = shell("flows", "show", str(flow.id)).stdout
+    ids = flow.task_ids
+    assert re.search(rf"^pay +failed +{ids['pay']} +just now", shown, re.M)
+    assert "    ValueError: no money" in shown
+    assert re.search(rf"^pack +runs +{ids['pack']}$", shown, re.M)
+    assert re.search(rf"^ship +waits +{ids['ship']} +pack, pay$", shown, re.M)
+    assert re.search(rf"^sorry +waits +{ids['sorry']} +failure of pack, end of ship$", shown, re.M)
+    assert shown.endswith(f"then: tasks-app requeue {ids['pay']}\n")
+    assert max(map(len, shown.splitlines())) <= 80
+    steps = shell.json("flows", "show", str(flow.id))["steps"]
+    assert [step["open_needs"] for step in steps][2:] == [
+        [["pack", "success"], ["pay", "success"]],
+        [["pack", "failure"], ["ship", "end"]],
+    ]
+
+
+def test_a_step_says_when_it_retries_and_why(shell: Shell, engine: Engine) -> None:
+    made = Flow("order")
+    made.step("later", "t", needs=made.step("pay", "t"))
+    created = do(engine, create_flow, made)
+    pay = created.task_ids["pay"]
+    with engine.begin() as connection:
+        cause, wait = Cause("ConnectionError", "refused"), timedelta(hours=3)
+        task = claimed_task(connection, pay)
+        settle_one(connection, ending(task, Event.RETRY, cause=cause, wait=wait))
+    shown = shell("flows", "show", str(created.id)).stdout
+    assert re.search(rf"^pay +retries in 2 h +{pay} +ConnectionError: refused$", shown, re.M)
+    said = shell("explain", str(created.task_ids["later"])).stdout
+    assert said.startswith(f"It waits for step pay (task {pay}, retries in 2 h).\n")
+
+
+def test_what_is_left_of_a_flow_is_cancelled(shell: Shell, flow: CreatedFlow) -> None:
+    assert shell("flows", "cancel", str(flow.id)).stdout == "2 cancelled, 1 asked to stop.\n"
+
+
+def test_a_step_that_waits_is_not_held_and_has_no_date(
+    shell: Shell, flow: CreatedFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship = str(flow.task_ids["ship"])
+    monkeypatch.setenv("COLUMNS", "80")
+    listed, only = shell("list").stdout, shell("list", "--held").stdout
+    shown, said = shell("show", ship).stdout, shell("explain", ship).stdout
+    stored = shell.json("show", ship)["task"]
+    assert re.search(rf"^{ship} +PENDING +waits for 2 steps ", listed, re.M)
+    assert ship not in only
+    assert re.search(rf"^waits_for +2 steps of flow {flow.id}$", shown, re.M)
+    assert (stored["held"], stored["waits_for"]) == (False, 2)
+    assert re.search(r"^waits_for +2 steps$", said, re.M)
+    assert not re.search(r"(?<![\w-])9[5-9]\d\d-\d\d-", f"{listed}{only}{shown}{said}{stored}")
+
+    shell("hold", ship)
+    assert re.search(rf"^{ship} +PENDING +held ", shell("list").stdout, re.M)
+    assert shell.json("show", ship)["task"]["waits_for"] == 2
+
+
+def test_explain_names_the_needs_and_the_flow(
+    shell: Shell, flow: CreatedFlow, engine: Engine
+) -> None:
+    ids = flow.task_ids
+    said = shell("explain", str(ids["ship"])).stdout
+    assert said.startswith(
+        f"It waits for step pack (task {ids['pack']}, runs) and step pay (task {ids['pay']}, "
+        f"failed).\nTo go on, fix the cause, then: tasks-app requeue {ids['pay']}\n"
+    )
+    assert f"It is step ship of flow {flow.id} (order, order:7), of whose 4 members" in said
+    assert f"tasks-app flows show {flow.id}" in said
+    sorry = shell("explain", str(ids["sorry"])).stdout
+    assert sorry.startswith(
+        f"It waits for the failure of step pack (task {ids['pack']}, runs) and the end of step "
+        f"ship (task {ids['ship']}, waits).\nNothing to do; "
+    )
+    assert "is step pay of flow" in shell("explain", str(ids["pay"])).stdout
+
+
+def test_a_step_that_waits_is_not_run_now(shell: Shell, flow: CreatedFlow) -> None:
+    ship = str(flow.task_ids["ship"])
+    one = shell("run-now", ship)
+    assert one.returncode == 1
+    assert one.stdout.startswith(f"{ship}  It waits for step pack ")
+    assert one.stdout.endswith(f" then: tasks-app requeue {flow.task_ids['pay']}\n")
+    assert shell.json("run-now", ship)[0]["answer"].startswith("left as it is: it waits")
+    for more in ((), ("--rate", "1/1s")):
+        done = shell("run-now", "--group", str(flow.id), *more)
+        assert "2 unchanged" in done.stdout, done
+    assert shell.json("show", ship)["task"]["waits_for"] == 2

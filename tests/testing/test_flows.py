@@ -1,0 +1,125 @@
+"""The kit and flows: what is asserted of one, and how time and drains move it on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tasks_app.domain.flows import CreatedFlow, Flow, FlowState
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.runtime.api.flows import create_flow, get_flow
+from tasks_app.runtime.api.tasks import get_task, requeue_task
+from tasks_app.testing import TasksTestMixin, aassert_flow, assert_flow, drain, travel
+from tests.testing.conftest import Kit, in_async_session
+
+BROKEN: set[str] = set()
+
+
+def made(kit: Kit, **of_ship: Any) -> CreatedFlow:
+    """Create the flow of an order, with a handler for its steps."""
+    BROKEN.clear()
+
+    @kit.handler("step")
+    def step(ctx: Any, payload: Any) -> None:
+        if payload["n"] in BROKEN:
+            raise Fail("no money")
+
+    flow = Flow("order")
+    pay = flow.step("pay", "step", {"n": "pay"})
+    ship = flow.step("ship", "step", {"n": "ship"}, needs=pay, **of_ship)
+    flow.step("thank", "step", {"n": "thank"}, needs=[pay, ship])
+    return create_flow(kit.session, flow)
+
+
+def test_a_flow_is_asserted_before_and_after_a_drain(kit: Kit) -> None:
+    created = made(kit)
+    waiting = {"ship": ["pay"], "thank": ["ship", "pay"]}
+    assert_flow(kit.session, created.id, done=[], waiting=waiting, failed=[])
+
+    BROKEN.add("ship")
+    drained = kit.drain()
+    assert [run.task_id for run in drained.failed] == [created.task_ids["ship"]]
+    found = assert_flow(
+        kit.session, created.id, done=["pay"], waiting={"thank": ["ship"]}, failed=["ship"]
+    )
+    assert found.state is FlowState.STALLED
+
+    BROKEN.clear()
+    requeue_task(kit.session, created.task_ids["ship"])
+    kit.drain().assert_succeeded()
+    assert_flow(kit.session, created.id, done=["pay", "ship", "thank"], waiting={}, failed=[])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"done": []}, "done"),
+        ({"done": ["pay"], "waiting": {}}, "waiting"),
+        ({"waiting": {"thank": ["pay"]}}, "waiting"),
+        ({"failed": []}, "failed"),
+        ({"done": [], "failed": []}, "done and failed"),
+    ],
+)
+def test_what_is_otherwise_is_told(kit: Kit, wrong: Any, word: str) -> None:
+    created = made(kit)
+    BROKEN.add("ship")
+    kit.drain()
+    with pytest.raises(AssertionError) as told:
+        assert_flow(kit.session, created.id, **wrong)
+    pay, ship, thank = created.task_ids.values()
+    assert str(told.value) == (
+        f"Other steps are {word} in flow {created.id} (order):\n  pay ({pay}) succeeded\n"
+        f"  ship ({ship}) failed: Fail: no money\n  thank ({thank}) waits for ship"
+    )
+
+
+def test_there_is_no_such_flow(kit: Kit) -> None:
+    with pytest.raises(AssertionError, match="no flow 7"):
+        assert_flow(kit.session, 7)
+
+
+def test_a_delay_counts_from_when_the_needs_are_met(kit: Kit) -> None:
+    created = made(kit, delay="2h")
+    travel("3h", kit.session)
+    kit.drain()
+    assert_flow(kit.session, created.id, done=["pay"], waiting={"thank": ["ship"]})
+    travel("1h", kit.session)
+    kit.drain()
+    assert_flow(kit.session, created.id, done=["pay"])
+    travel("1h", kit.session)
+    kit.drain()
+    assert_flow(kit.session, created.id, done=["pay", "ship", "thank"])
+
+
+def test_a_step_that_waits_for_years_still_waits(kit: Kit) -> None:
+    created = made(kit)
+    travel(timedelta(days=3650), kit.session)
+    ship = get_task(kit.session, created.task_ids["ship"])
+    assert ship is not None
+    assert (ship.waits_for, ship.held) == (1, False)
+    drain(kit.session, registry=kit.registry).assert_succeeded()
+    found = get_flow(kit.session, created.id)
+    assert found is not None
+    assert found.state is FlowState.SUCCEEDED
+
+
+def test_a_step_that_expires_while_it_waits_is_a_failure(kit: Kit) -> None:
+    created = made(kit, expires_at=datetime.now(UTC) + timedelta(hours=1))
+    travel("2h", kit.session)
+    kit.drain()
+    assert_flow(kit.session, created.id, done=["pay"], failed=["ship"])
+
+
+def test_the_mixin_and_async_tests_assert_flows(kit: Kit, database_url: str) -> None:
+    created = made(kit)
+    test = TasksTestMixin()
+    test.tasks_session = kit.session
+    test.assert_flow(created.id, waiting={"ship": ["pay"], "thank": ["pay", "ship"]})
+
+    async def scene(session: Any) -> None:
+        with pytest.raises(AssertionError, match="no flow 7"):
+            await aassert_flow(session, 7)
+
+    in_async_session(database_url, scene)
