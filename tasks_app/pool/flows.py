@@ -92,19 +92,28 @@ def enter_steps(
         connection.execute(_ENTER, values)
 
 
+# A step that is not needed any more goes on, too, until a scan has skipped it.
 _GOES_ON = f"""EXISTS (
         SELECT FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
-        WHERE s.flow_id = g.id AND s.ended IS NULL AND p.waits_for IS NULL)"""
+        WHERE s.flow_id = g.id AND p.waits_for IS NULL)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
 _GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id AND g.flow IS NOT NULL")
+_IN_STATE = {
+    FlowState.RUNNING: f"g.outcome IS NULL AND {_GOES_ON}",
+    FlowState.STALLED: f"g.outcome IS NULL AND NOT {_GOES_ON}",
+    FlowState.SUCCEEDED: f"g.outcome = '{State.SUCCEEDED}'",
+    FlowState.FAILED: f"g.outcome = '{State.FAILED}'",
+}
 _NEWEST = text(f"""
     SELECT {_COLUMNS} FROM {GROUP} g
     WHERE g.flow IS NOT NULL AND (CAST(:flow AS text) IS NULL OR g.flow = :flow)
       AND (CAST(:key AS text) IS NULL OR g.flow_key = :key)
-      AND (NOT CAST(:open AS boolean) OR g.outcome IS NULL)
       AND (CAST(:below AS bigint) IS NULL OR g.id < :below)
+      AND CASE CAST(:state AS text)
+        {" ".join(f"WHEN '{state}' THEN {holds}" for state, holds in _IN_STATE.items())}
+        ELSE true END
     ORDER BY g.id DESC LIMIT :most""")
 _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.result, s.ended_at, p.waits_for, p.due_at,
@@ -118,7 +127,6 @@ _NEEDS = text(f"""
     ORDER BY n.step, n.needs""")
 _TASK_IDS = text(f"""
     SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
-MOST_READ = 10_000  # flows among which those in one state are found
 
 
 def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
@@ -141,17 +149,11 @@ def newest_flows(
     name: str | None = None,
     key: str | None = None,
     state: FlowState | None = None,
+    below: int | None = None,
 ) -> list[FlowProgress]:
-    """Return flows without their steps, newest first."""
-    values = {
-        "flow": name,
-        "key": key,
-        "open": state in {FlowState.RUNNING, FlowState.STALLED},
-        "most": most if state is None else MOST_READ,
-        "below": None,
-    }
-    found = [_progress(row) for row in connection.execute(_NEWEST, values)]
-    return [flow for flow in found if state in {None, flow.state}][:most]
+    """Return flows without their steps, newest first; ``below``: only those with a lower id."""
+    values = {"flow": name, "key": key, "state": state, "below": below, "most": most}
+    return [_progress(row) for row in connection.execute(_NEWEST, values)]
 
 
 def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
