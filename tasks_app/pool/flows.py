@@ -92,10 +92,11 @@ def enter_steps(
         connection.execute(_ENTER, values)
 
 
-# A step that is not needed any more goes on, too, until a scan has skipped it.
-_GOES_ON = f"""EXISTS (
-        SELECT FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
-        WHERE s.flow_id = g.id AND p.waits_for IS NULL)"""
+# A step that is not needed any more goes on, too, until a scan has skipped it. For an EXISTS the
+# planner may read the steps of all flows.
+_GOES_ON = f"""coalesce((
+        SELECT true FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
+        WHERE s.flow_id = g.id AND p.waits_for IS NULL LIMIT 1), false)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""

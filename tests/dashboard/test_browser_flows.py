@@ -79,7 +79,7 @@ def test_a_graph_leads_to_a_task_and_stays_where_it_was_scrolled_to(
     page.evaluate(f"{scroll} = 300")
     ends(engine, made, "step_0")
     expect(page.locator(".graph svg.ok")).to_have_count(1, timeout=30_000)
-    assert page.evaluate(scroll) == 300  # noqa: PLR2004
+    assert page.evaluate(scroll) == 300
     page.locator(".graph").get_by_role("link", name="step_3: WAITING").click()
     page.wait_for_url(f"**/tasks/{made.task_ids['step_3']}")
     page.get_by_role("link", name=f"flow {made.id}").click()
