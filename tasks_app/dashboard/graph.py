@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
-MOST_NODES, MOST_CELLS = 200, 2_000  # nobody reads a larger graph
+MOST_NODES, MOST_PIECES = 200, 2_000  # an edge has one for each column that it goes on
 WIDTH, HEIGHT = 184, 46  # of a box
 BESIDE, BETWEEN = 104, 14  # free space between columns, and between what a column holds
 MARGIN = 4
@@ -61,20 +61,23 @@ def layout(nodes: Sequence[Node]) -> Graph | None:
         cells = columns_of({node.name: node.needs for node in nodes})
     except CycleError:
         return None
+    edges = [
+        (cells[need], cells[node.name], label)
+        for node in nodes
+        for need, label in node.needs.items()
+        if need in cells
+    ]
+    if sum(end.column - start.column for start, end, _ in edges) > MOST_PIECES:
+        return None  # nobody could read it
     columns: dict[int, list[Cell]] = defaultdict(list)
+    for cell in (cells[node.name] for node in nodes):
+        columns[cell.column].append(cell)
     routes: list[tuple[list[Cell], str]] = []
-    for node in nodes:
-        end = cells[node.name]
-        columns[end.column].append(end)
-        for need, label in node.needs.items():
-            if need in cells:
-                start = cells[need]
-                lanes = [Cell(n, need, node.name) for n in range(start.column + 1, end.column)]
-                for lane in lanes:
-                    columns[lane.column].append(lane)
-                routes.append(([start, *lanes, end], label))
-    if sum(map(len, columns.values())) > MOST_CELLS:
-        return None
+    for start, end, label in edges:
+        lanes = [Cell(n, start.node, end.node) for n in range(start.column + 1, end.column)]
+        for lane in lanes:
+            columns[lane.column].append(lane)
+        routes.append(([start, *lanes, end], label))
     left: dict[Cell, list[Cell]] = defaultdict(list)
     right: dict[Cell, list[Cell]] = defaultdict(list)
     for route, _ in routes:
