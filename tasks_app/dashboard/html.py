@@ -19,9 +19,13 @@ from starlette.responses import HTMLResponse, Response
 from tasks_app.actions.action import Role, taken
 from tasks_app.actions.table import ACTIONS
 from tasks_app.actions.tasks import OF_TASKS
+from tasks_app.dashboard.graph import Graph, Node, layout
 from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.flows import After
+from tasks_app.monitor.pages.batches import BatchPage
+from tasks_app.monitor.pages.flows import FlowPage
 from tasks_app.monitor.pages.overview import Hit
 
 FOLDER = Path(__file__).parent
@@ -38,6 +42,7 @@ PAGES = (
     ("/schedules", "Schedules", "s"),
     ("/queues", "Queues", "q"),
     ("/groups", "Groups", "r"),
+    ("/flows", "Flows", "f"),
     ("/batches", "Batches", "b"),
     ("/workers", "Workers", "w"),
     ("/audit", "Audit", "a"),
@@ -65,12 +70,12 @@ _FIXED_AT = {
     "schedules": ("/schedules", "Show schedules"),
     "workers": ("/workers", "Show workers"),
 }
-# Shapes of badges, by state of a task or batch, outcome of an instant, state of a breaker.
+# Shapes of badges, by state of a task, batch or flow, outcome of an instant, state of a breaker.
 _SHAPES = {
     "ok": "SUCCEEDED COMPLETED closed",
     "run": "RUNNING PLANNING REDUCING",
     "wait": "PENDING WAITING queued",
-    "warn": "EXPIRED STOPPING STOPPED COMPENSATING probing ramping",
+    "warn": "EXPIRED STALLED STOPPING STOPPED COMPENSATING probing ramping",
     "bad": "FAILED broken open",
 }
 _SHAPE_OF = {state: shape for shape, states in _SHAPES.items() for state in states.split()}
@@ -210,6 +215,35 @@ def linked(text: str, root: str) -> Markup:
     return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
 
 
+_LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its end"}
+
+
+def flow_graph(page: FlowPage, root: str) -> Graph | None:
+    return layout(
+        [
+            Node(
+                line.step.name,
+                line.state,
+                f"{root}/tasks/{line.step.task_id}",
+                {need.step: _LABELS[need.after] for need in line.step.needs},
+            )
+            for line in page.steps
+        ]
+    )
+
+
+def batch_graph(page: BatchPage) -> Graph | None:
+    """Return the graph of a job that this process knows."""
+    if any(line.after is None for line in page.steps):
+        return None
+    return layout(
+        [
+            Node(line.step.step, line.step.status, needs=dict.fromkeys(line.after or (), ""))
+            for line in page.steps
+        ]
+    )
+
+
 def tick(value: float) -> str:
     return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
 
@@ -239,6 +273,8 @@ _TEMPLATES.globals.update(
     without=_without,
     place_of=place_of,
     fixed_at=_FIXED_AT,
+    flow_graph=flow_graph,
+    batch_graph=batch_graph,
     offered=offered,
 )
 _TEMPLATES.filters.update(

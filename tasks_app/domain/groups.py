@@ -42,6 +42,7 @@ class GroupProgress:
     part_of: int | None  # the group that waits for this one's callback
     created_at: datetime
     counted_at: datetime  # when the last member was counted
+    flow: str | None = None  # the name of the flow whose steps the members are
 
     @property
     def left(self) -> int:

@@ -93,19 +93,29 @@ def enter_steps(
         connection.execute(_ENTER, values)
 
 
-_GOES_ON = f"""EXISTS (
-        SELECT FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
-        WHERE s.flow_id = g.id AND s.ended IS NULL AND p.waits_for IS NULL)"""
+# A step that is not needed any more goes on, too, until a scan has skipped it. For an EXISTS the
+# planner may read the steps of all flows.
+_GOES_ON = f"""coalesce((
+        SELECT true FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
+        WHERE s.flow_id = g.id AND p.waits_for IS NULL LIMIT 1), false)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
 _GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id AND g.flow IS NOT NULL")
+_IN_STATE = {
+    FlowState.RUNNING: f"g.outcome IS NULL AND {_GOES_ON}",
+    FlowState.STALLED: f"g.outcome IS NULL AND NOT {_GOES_ON}",
+    FlowState.SUCCEEDED: f"g.outcome = '{State.SUCCEEDED}'",
+    FlowState.FAILED: f"g.outcome = '{State.FAILED}'",
+}
 _NEWEST = text(f"""
     SELECT {_COLUMNS} FROM {GROUP} g
     WHERE g.flow IS NOT NULL AND (CAST(:flow AS text) IS NULL OR g.flow = :flow)
       AND (CAST(:key AS text) IS NULL OR g.flow_key = :key)
-      AND (NOT CAST(:open AS boolean) OR g.outcome IS NULL)
       AND (CAST(:below AS bigint) IS NULL OR g.id < :below)
+      AND CASE CAST(:state AS text)
+        {" ".join(f"WHEN '{state}' THEN {holds}" for state, holds in _IN_STATE.items())}
+        ELSE true END
     ORDER BY g.id DESC LIMIT :most""")
 _OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
 # All steps; or one, and those that it needs, without their results.
@@ -131,7 +141,6 @@ _COUNT = text(f"""
         count(*) FILTER (WHERE NOT f.goes_on) AS stalled
     FROM (SELECT {_GOES_ON} AS goes_on FROM {GROUP} g
           WHERE g.flow IS NOT NULL AND g.outcome IS NULL LIMIT :most) AS f""")
-MOST_READ = 10_000  # flows among which those in one state are found
 
 
 def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
@@ -167,17 +176,11 @@ def newest_flows(
     name: str | None = None,
     key: str | None = None,
     state: FlowState | None = None,
+    below: int | None = None,
 ) -> list[FlowProgress]:
-    """Return flows without their steps, newest first."""
-    values = {
-        "flow": name,
-        "key": key,
-        "open": state in {FlowState.RUNNING, FlowState.STALLED},
-        "most": most if state is None else MOST_READ,
-        "below": None,
-    }
-    found = [_progress(row) for row in connection.execute(_NEWEST, values)]
-    return [flow for flow in found if state in {None, flow.state}][:most]
+    """Return flows without their steps, newest first; ``below``: only those with a lower id."""
+    values = {"flow": name, "key": key, "state": state, "below": below, "most": most}
+    return [_progress(row) for row in connection.execute(_NEWEST, values)]
 
 
 def count_open(connection: Connection) -> dict[str, int]:

@@ -162,7 +162,7 @@ def lock_groups_of(connection: Connection, pool: Pool, ids: Sequence[int]) -> li
 
 _COLUMNS = """
     g.id, g.total, g.succeeded, g.failed, g.enough, g.fail_fast, g.outcome, g.callback_id,
-    g.part_of, g.created_at, g.counted_at
+    g.part_of, g.created_at, g.counted_at, g.flow
 """
 _GET = text(f"SELECT {_COLUMNS} FROM {GROUP} g WHERE g.id = :id")
 _NEWEST = text(f"""

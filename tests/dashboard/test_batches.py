@@ -53,6 +53,25 @@ def test_an_instance_with_its_steps(yard: Yard, browser: Browser) -> None:  # no
 
 
 @pytest.mark.test_all
+def test_steps_are_drawn_if_the_job_is_known(yard: Yard, browser: Browser) -> None:  # noqa: F811
+    job = yard.job(
+        yard.step(name="load"),
+        *(yard.step(name=name, after=["load"]) for name in ("sort", "count")),
+        yard.step(name="report", after=["sort", "count"]),
+    )
+    unknown, known = (yard.start(job, {"n": n}).batch_id for n in range(2))
+    page = browser.get(f"/batches/{unknown}").text
+    assert "<marker" not in page
+    shows(page, "<td>report</td>", 'class="badge wait">WAITING')
+    JOBS["job"] = job
+    page = browser.get(f"/batches/{known}").text
+    assert page.count('<path class="edge"') == sum(map(len, job.after.values()))
+    shows(page, "<title>report: WAITING</title>", '<td class="cut s">sort, count</td>')
+    steps = browser.get(f"/api/batches/{known}").json()["steps"]
+    assert {line["step"]["step"]: tuple(line["after"]) for line in steps} == job.after
+
+
+@pytest.mark.test_all
 def test_a_failed_one_is_shown_and_goes_on(yard: Yard, browser: Browser) -> None:  # noqa: F811
     batch_id = failed_job(yard)
     page = browser.get(f"/batches/{batch_id}").text

@@ -35,7 +35,7 @@ def paths(filled: Filled) -> list[str]:
         *("/", "/tasks", f"/tasks/{task_id}", f"/tasks/{task_id}/edit", "/errors"),
         *(f"/errors/{cause}", f"/bulks/new?action=requeue&fingerprint={cause}"),
         *("/schedules", "/schedules/nightly", "/queues", "/queues/money", "/groups"),
-        *(f"/groups/{filled['group']}", "/batches", "/workers", "/audit"),
+        *(f"/groups/{filled['group']}", "/flows", "/batches", "/workers", "/audit"),
         *("/find?q=a", "/find?q=nothing.is.called.so", "/nothing/here"),
     ]
 
@@ -112,8 +112,8 @@ def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: Filled
 
 def test_the_keyboard_leads_everywhere(page: Page, filled: Filled) -> None:
     page.goto("/")
-    places = "/tasks /errors /schedules /queues /groups /batches /workers /audit /"
-    for key, path in zip("tesqrbwao", places.split(), strict=True):
+    places = "/tasks /errors /schedules /queues /groups /flows /batches /workers /audit /"
+    for key, path in zip("tesqrfbwao", places.split(), strict=True):
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.wait_for_url(f"**{path}")

@@ -18,11 +18,12 @@ from tasks_app.dashboard.routes.parameters import cause, row_id
 from tasks_app.dashboard.routes.reading import PAGES, Filter, Visit, page
 from tasks_app.dashboard.security import HttpError, requires
 from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.domain.flows import FlowState
 from tasks_app.domain.schedules.misfire import Overlap
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.checks.work import what_runs
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE
-from tasks_app.monitor.pages import batches, errors, overview, queues, schedules, tasks
+from tasks_app.monitor.pages import batches, errors, flows, overview, queues, schedules, tasks
 from tasks_app.monitor.pages.history import RANGES, History, task_history
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.pool.statistics.read import unkept
@@ -244,10 +245,37 @@ def show_groups(visit: Visit) -> batches.Groups:
     "groups/group.html",
     live="groups/live.html",
     missing="There is no group {group_id}. It may have been pruned.",
+    leads=lambda model: f"/flows/{model.group.id}" if model.group.flow else None,
 )
 def show_group(visit: Visit) -> batches.GroupPage | None:
     """One group, and the first of its members."""
     return visit.read(batches.group_page, visit.id("group_id"))
+
+
+@page(
+    "/flows",
+    "flows/list.html",
+    filters=(
+        Filter("name", "Name"),
+        Filter("key", "Key"),
+        Filter("state", "State", tuple(FlowState)),
+    ),
+    query=("before",),
+)
+def show_flows(visit: Visit) -> flows.Flows:
+    """Flows, the newest first; `before` is `older` of the page before."""
+    return visit.read(flows.flows, visit.filters, before=visit.before)
+
+
+@page(
+    "/flows/{flow_id}",
+    "flows/flow.html",
+    live="flows/live.html",
+    missing="There is no flow {flow_id}. It may have been pruned.",
+)
+def show_flow(visit: Visit) -> flows.FlowPage | None:
+    """One flow and its steps."""
+    return visit.read(flows.flow_page, visit.id("flow_id"))
 
 
 @page(

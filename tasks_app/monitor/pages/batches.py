@@ -10,6 +10,7 @@ from itertools import islice
 from sqlalchemy import Connection, text
 
 from tasks_app.batch.control import get_job, list_jobs
+from tasks_app.batch.job import JOBS
 from tasks_app.domain.batch.records import Batch, BatchStep, BatchView, Skipped, figures_of
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.partition.records import Status, StoredPartition
@@ -63,6 +64,7 @@ class Batches:
 @dataclass(frozen=True, slots=True)
 class StepLine:
     step: BatchStep
+    after: tuple[str, ...] | None  # steps that it waits for; None: this process lacks the job
     total: int
     completed: int
     failed: int
@@ -142,12 +144,17 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
     for step, *values in connection.execute(_CELLS, {"batch_id": batch_id}):
         cells.setdefault(step, []).append(Cell(*values))
     failed = [part for part in parts if part.status is Status.FAILED][:MOST_FAILED_PARTS]
+    job = JOBS.get(view.batch.job)
+    after = job.after if job else {}
     return BatchPage(
         at=database_now(connection),
         batch=view.batch,
         alive=view.alive,
         lost=view.is_lost,
-        steps=tuple(_line(each, view, parts, cells.get(each.step, [])) for each in view.steps),
+        steps=tuple(
+            _line(each, after.get(each.step), view, parts, cells.get(each.step, []))
+            for each in view.steps
+        ),
         failed=tuple(
             FailedPart(part.step or "", part.partition.number, part.task_id, part.error or "")
             for part in failed
@@ -157,12 +164,17 @@ def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
 
 
 def _line(
-    step: BatchStep, view: BatchView, parts: list[StoredPartition], cells: list[Cell]
+    step: BatchStep,
+    after: tuple[str, ...] | None,
+    view: BatchView,
+    parts: list[StoredPartition],
+    cells: list[Cell],
 ) -> StepLine:
     tally = view.tallies.get(step.step)
     figures = figures_of([part for part in parts if part.step == step.step], view.at)
     return StepLine(
         step=step,
+        after=after,
         total=tally.total if tally else 0,
         completed=tally.completed if tally else 0,
         failed=sum(cell.failed for cell in cells),

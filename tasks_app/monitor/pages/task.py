@@ -17,7 +17,7 @@ from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.timeline import Moment, Sources, timeline, transitions
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
-from tasks_app.pool.tables import COMPLETED, ERROR, PENDING, SCHEDULE
+from tasks_app.pool.tables import COMPLETED, ERROR, FLOW_STEP, PENDING, SCHEDULE
 from tasks_app.pool.task_groups import groups_of
 from tasks_app.pool.tasks import browse, run_records
 from tasks_app.pool.tasks.run_records import read_lines
@@ -39,6 +39,7 @@ class TaskPage:
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
+    step: str | None  # its name in the flow that ``member_of`` is
     timeline: tuple[Moment, ...]  # all that is known to have happened to it, oldest first
     audit: tuple[AuditLine, ...]  # what operators did to it, the newest first
     schedule: str | None  # the name of the one that made it
@@ -102,12 +103,16 @@ def task_page(
         checkpoint=None if kept is None else masked(mask(task.name, kept.checkpoint)),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
+        step=connection.execute(_STEP, {"id": task_id}).scalar(),
         timeline=timeline(sources),
         audit=tuple(sources.audit),
         schedule=schedule,
         trace_id=trace[1] if trace else None,
         encrypted=encrypted,
     )
+
+
+_STEP = text(f"SELECT s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 
 
 def sources_of(connection: Connection, task: Task, schedule: str | None) -> Sources:

@@ -1,0 +1,175 @@
+"""A graph of steps as coordinates: each stands in a column to the right of all that it needs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import NamedTuple
+
+MOST_NODES, MOST_PIECES = 200, 2_000  # an edge has one for each column that it goes on
+WIDTH, HEIGHT = 184, 46  # of a box
+BESIDE, BETWEEN = 104, 14  # free space between columns, and between what a column holds
+MARGIN = 4
+SWEEPS = 8  # each draws what is linked closer together; more of them change little
+
+
+class Node(NamedTuple):
+    name: str
+    state: str = ""
+    href: str = ""  # empty: it is no link
+    needs: Mapping[str, str] = {}  # by the node that it needs, the label of the edge
+
+
+class Box(NamedTuple):
+    node: Node
+    x: int
+    y: int
+
+
+class Edge(NamedTuple):
+    path: str
+    label: str  # empty: none
+    x: int  # the middle of the label
+    y: int
+
+
+class Graph(NamedTuple):
+    width: int
+    height: int
+    boxes: Sequence[Box]  # in the order of the nodes
+    edges: Sequence[Edge]
+
+
+class Cell(NamedTuple):
+    """What stands in a column: a node, or an edge on its way to a later column."""
+
+    column: int
+    node: str
+    to: str = ""
+
+
+Links = Mapping[Cell, Sequence[Cell]]
+
+
+def layout(nodes: Sequence[Node]) -> Graph | None:
+    """Return where boxes and edges are; None: there are too many, or nodes that need each other."""
+    if len(nodes) > MOST_NODES:
+        return None
+    try:
+        cells = columns_of({node.name: node.needs for node in nodes})
+    except CycleError:
+        return None
+    edges = [
+        (cells[need], cells[node.name], label)
+        for node in nodes
+        for need, label in node.needs.items()
+        if need in cells
+    ]
+    if sum(end.column - start.column for start, end, _ in edges) > MOST_PIECES:
+        return None  # nobody could read it
+    columns: dict[int, list[Cell]] = defaultdict(list)
+    for cell in (cells[node.name] for node in nodes):
+        columns[cell.column].append(cell)
+    routes: list[tuple[list[Cell], str]] = []
+    for start, end, label in edges:
+        lanes = [Cell(n, start.node, end.node) for n in range(start.column + 1, end.column)]
+        for lane in lanes:
+            columns[lane.column].append(lane)
+        routes.append(([start, *lanes, end], label))
+    left: dict[Cell, list[Cell]] = defaultdict(list)
+    right: dict[Cell, list[Cell]] = defaultdict(list)
+    for route, _ in routes:
+        for one, other in pairwise(route):
+            right[one].append(other)
+            left[other].append(one)
+    ordered = [columns[n] for n in range(len(columns))]
+    sort_rows(ordered, left, right)
+    middle = _heights(ordered, left, right)
+    return Graph(
+        width=len(ordered) * (WIDTH + BESIDE) - BESIDE + 2 * MARGIN,
+        height=max(middle.values(), default=0) + HEIGHT // 2 + MARGIN,
+        boxes=[
+            Box(node, _x(cells[node.name]), middle[cells[node.name]] - HEIGHT // 2)
+            for node in nodes
+        ],
+        edges=[_edge(route, label, middle) for route, label in routes],
+    )
+
+
+def columns_of(needs: Mapping[str, Iterable[str]]) -> dict[str, Cell]:
+    """Return the cell of each node: its column is the longest path that leads to it.
+
+    Raises CycleError.
+    """
+    known = {name: [need for need in of if need in needs] for name, of in needs.items()}
+    cells: dict[str, Cell] = {}
+    for name in TopologicalSorter(known).static_order():
+        column = max((cells[need].column + 1 for need in known[name]), default=0)
+        cells[name] = Cell(column, name)
+    return cells
+
+
+def sort_rows(columns: Sequence[list[Cell]], left: Links, right: Links) -> None:
+    """Sort each column by the mean place of what its cells are linked with, to and fro."""
+    place = {cell: row for column in columns for cell, row in _centred(column)}
+    for sweep in range(SWEEPS):
+        beside, order = (right, columns[::-1]) if sweep % 2 else (left, columns)
+        for column in order:
+            column.sort(key=lambda cell: _mean(cell, beside, place))
+            place.update(_centred(column))
+
+
+def _centred(column: Sequence[Cell]) -> Iterable[tuple[Cell, float]]:
+    return ((cell, row - (len(column) - 1) / 2) for row, cell in enumerate(column))
+
+
+def _mean(cell: Cell, beside: Links, place: Mapping[Cell, float]) -> float:
+    """Return the mean place of what it is linked with; of a cell without links, its own."""
+    linked = beside.get(cell) or [cell]
+    return sum(place[each] for each in linked) / len(linked)
+
+
+def _heights(columns: Sequence[list[Cell]], left: Links, right: Links) -> dict[Cell, int]:
+    """Return the middle of each cell, near those of what it is linked with."""
+    place = {cell: row * (HEIGHT + BETWEEN) for column in columns for cell, row in _centred(column)}
+    for sweep in range(SWEEPS):
+        beside, order = (right, columns[::-1]) if sweep % 2 else (left, columns)
+        for column in order:
+            place.update(_spread(column, [_mean(cell, beside, place) for cell in column]))
+    top = min(place.values(), default=0.0) - HEIGHT / 2 - MARGIN
+    return {cell: round(at - top) for cell, at in place.items()}
+
+
+def _spread(column: Sequence[Cell], wanted: Sequence[float]) -> Iterable[tuple[Cell, float]]:
+    """Yield cells at places where they do not touch, in the middle between two ways to push."""
+    apart = [(_height(one) + _height(other)) / 2 + BETWEEN for one, other in pairwise(column)]
+    down, up = list(wanted), list(wanted)
+    for row, gap in enumerate(apart):
+        down[row + 1] = max(down[row + 1], down[row] + gap)
+    for row, gap in reversed(list(enumerate(apart))):
+        up[row] = min(up[row], up[row + 1] - gap)
+    return ((cell, (one + other) / 2) for cell, one, other in zip(column, down, up, strict=True))
+
+
+def _height(cell: Cell) -> int:
+    return 0 if cell.to else HEIGHT
+
+
+def _x(cell: Cell) -> int:
+    return cell.column * (WIDTH + BESIDE) + MARGIN
+
+
+def _edge(route: Sequence[Cell], label: str, middle: Mapping[Cell, int]) -> Edge:
+    """Return a line that crosses the columns between its ends on a lane of its own."""
+    path = f"M{_x(route[0]) + WIDTH} {middle[route[0]]}"
+    bend = BESIDE // 2
+    for one, other in pairwise(route):
+        x, y, to = _x(other), middle[other], _x(one) + WIDTH
+        path += f"C{to + bend} {middle[one]} {x - bend} {y} {x} {y}"
+        if other.to:
+            path += f"h{WIDTH}"
+    return Edge(
+        path, label, _x(route[0]) + WIDTH + bend, (middle[route[0]] + middle[route[1]]) // 2
+    )

@@ -1,0 +1,122 @@
+"""Flows, and one flow with its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.flows import FlowProgress, FlowState, FlowStep, StepEnd, WhenFailed
+from tasks_app.domain.tasks.masks import Masks
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.flows import get_flow, newest_flows
+from tasks_app.pool.tables import COMPLETED, database_now
+from tasks_app.runtime.api.tasks import masked_errors
+from tasks_app.runtime.encryption import values
+
+PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    at: datetime
+    filters: dict[str, str]
+    flows: tuple[FlowProgress, ...]  # without their steps
+    older: int | None  # the id to go on below; None: this is the last page
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    step: FlowStep
+    state: str  # that of its task, or HELD, WAITING (a need is open), NOT NEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPage:
+    at: datetime
+    flow: FlowProgress  # without its steps
+    steps: tuple[StepLine, ...]  # in the order in which they were created
+
+    @property
+    def left(self) -> int:
+        return sum(line.step.end is None for line in self.steps)
+
+    @property
+    def failed(self) -> dict[str, list[FlowStep]]:
+        """Return steps that failed, by the states of their tasks; a requeue starts them again."""
+        found: dict[str, list[FlowStep]] = {}
+        for line in self.steps:
+            if line.step.end is StepEnd.FAILURE:
+                found.setdefault(line.state, []).append(line.step)
+        return found
+
+    @property
+    def cancelled_rest(self) -> bool:
+        """A failure made it skip steps."""
+        unneeded = any(line.step.end is StepEnd.UNNEEDED for line in self.steps)
+        return unneeded and bool(self.failed) and self.flow.on_failure is WhenFailed.CANCEL
+
+
+def flows(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Flows:
+    found = newest_flows(
+        connection,
+        PAGE + 1,
+        name=filters.get("name"),
+        key=filters.get("key"),
+        state=FlowState(filters["state"]) if "state" in filters else None,
+        below=before,
+    )
+    older = found[PAGE - 1].id if len(found) > PAGE else None
+    return Flows(database_now(connection), filters, tuple(found[:PAGE]), older)
+
+
+def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
+    flow = get_flow(connection, flow_id)
+    if flow is None:
+        return None
+    ends = _ends(connection, flow)
+    steps = [
+        replace(step, error=step.error or ends.get(step.task_id, (None, None))[1])
+        for step in flow.steps
+    ]
+    rules = values.masks()
+    lines = (
+        StepLine(replace(step, result=_shown(step, rules)), _state(step, ends))
+        for step in masked_errors(connection, steps, by="task_id")
+    )
+    return FlowPage(database_now(connection), replace(flow, steps=()), tuple(lines))
+
+
+Ends = Mapping[int, tuple[str, str | None]]
+# A task ends after its flow was created: days before that are not opened.
+_ENDS = text(f"""
+    SELECT c.id, c.state, c.error FROM {COMPLETED} c
+    WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since""")
+
+
+def _ends(connection: Connection, flow: FlowProgress) -> Ends:
+    """Return state and error of steps whose tasks are in the completed pool."""
+    ids = [step.task_id for step in flow.steps if step.state is None]
+    rows = connection.execute(_ENDS, {"ids": ids, "since": flow.created_at})
+    return {row.id: (row.state, row.error) for row in rows}
+
+
+def _state(step: FlowStep, ends: Ends) -> str:
+    if step.end is StepEnd.UNNEEDED:
+        return "NOT NEEDED"
+    if step.end is not None:  # its task may have been pruned
+        pruned = State.SUCCEEDED if step.end is StepEnd.SUCCESS else State.FAILED
+        return step.state or ends.get(step.task_id, (pruned,))[0]
+    if step.held:
+        return "HELD"
+    return "WAITING" if step.open_needs else step.state or State.PENDING
+
+
+def _shown(step: FlowStep, rules: Masks) -> Any:
+    """Return a result as pages show it."""
+    said = values.shown(step.result)
+    return masked(rules.value(step.task, said) if said is step.result else said)

@@ -1,0 +1,246 @@
+"""Flows: their list, the page of one, and what people do there."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app import CreatedFlow, Fail, Flow, Settings, TaskContext, create_flow, ended, failed
+from tasks_app.dashboard import graph
+from tasks_app.domain.tasks.states import Event
+from tasks_app.monitor.pages import flows as flows_page
+from tests.dashboard.browser import (
+    EVIL,
+    Browser,
+    browser_of,
+    is_inert,
+    is_one_sentence,
+    one,
+    shows,
+    text_of,
+    write,
+)
+from tests.dashboard.flows import ends, made_flow, runs
+from tests.runtime.bench import Bench
+from tests.runtime.conftest import bench
+
+__all__ = ["bench"]
+
+
+def order(engine: Engine, **options: object) -> CreatedFlow:
+    """Pay fails: what needs it waits, and a mail is due."""
+    needs = {
+        "check": (),
+        "pay": "check",
+        "ship": "pay",
+        "sorry": failed("pay"),
+        "log": ended("pay"),
+    }
+    made = made_flow(engine, "order", **options, **needs)
+    ends(engine, made, "check", result='{"ok": true}')
+    ends(engine, made, "pay", event=Event.FAIL)
+    return made
+
+
+def states(browser: Browser, flow: CreatedFlow) -> dict[str, str]:
+    model = browser.get(f"/api/flows/{flow.id}").json()
+    return {line["step"]["name"]: line["state"] for line in model["steps"]}
+
+
+def requeue(browser: Browser, flow: CreatedFlow, **selection: str) -> str:
+    opened = browser.act("/bulks", {"action": "requeue", "group": flow.id, **selection})
+    done = browser.act(f"{opened.headers['location']}/run")
+    return browser.get(done.headers["location"]).text
+
+
+def test_a_flow_and_its_steps(engine: Engine, browser: Browser) -> None:
+    made = order(engine, key="order:7")
+    stand = ["SUCCEEDED", "FAILED", "WAITING", "PENDING", "PENDING"]
+    assert list(states(browser, made).values()) == stand
+    model = browser.get(f"/api/flows/{made.id}").json()
+    assert (model["flow"]["state"], model["flow"]["key"]) == ("running", "order:7")
+    page = browser.get(f"/flows/{made.id}").text
+    for step, task_id in made.task_ids.items():
+        assert page.count(f'<a href="/tasks/{task_id}"><title>{step}: ') == 1
+    assert page.count('<path class="edge"') == 2
+    assert page.count('<path class="edge dashed"') == 2
+    shows(page, ">on failure</text>", ">at its end</text>")
+    words = text_of(page)
+    shows(words, "1 succeeded, 1 failed of 5", "Other steps go on", "failure of pay", "pay (open)")
+    shows(words, "&#34;ok&#34;: true", "ValueError: canary-4711 is refused")
+
+
+@pytest.mark.parametrize(
+    ("event", "word"), [(Event.SKIP, "SKIPPED"), (Event.CANCEL, "CANCELLED"), (None, "RUNNING")]
+)
+def test_a_step_says_how_it_stands(
+    engine: Engine, browser: Browser, event: Event | None, word: str
+) -> None:
+    made = made_flow(engine, a=(), b=failed("a"))
+    if event is None:
+        runs(engine, made, "a")
+    else:
+        ends(engine, made, "a", event=event)
+    assert states(browser, made)["a"] == word
+    assert states(browser, made)["b"] == {"SKIPPED": "NOT NEEDED", "CANCELLED": "PENDING"}.get(
+        word, "WAITING"
+    )
+
+
+def test_what_is_pruned_or_held_is_told(engine: Engine, browser: Browser) -> None:
+    made = made_flow(engine, a=(), b="a", c=())
+    ends(engine, made, "a")
+    write(engine, "DELETE FROM task_completed")
+    browser.act(f"/tasks/{made.task_ids['c']}/hold")
+    assert states(browser, made) == {"a": "SUCCEEDED", "b": "PENDING", "c": "HELD"}
+    assert "Requeue" not in browser.get(f"/flows/{made.id}").text
+
+
+def test_what_failed_is_requeued_and_the_flow_goes_on(engine: Engine, browser: Browser) -> None:
+    made = made_flow(engine, a=(), b="a")
+    ends(engine, made, "a", event=Event.FAIL)
+    page = browser.get(f"/flows/{made.id}").text
+    shows(text_of(page), "STALLED", "Requeue 1 failed and go on …", "Failed: a . Nothing goes on")
+    link = f"/bulks/new?action=requeue&amp;group={made.id}&amp;state=FAILED"
+    assert link in page
+    assert "Requeue 1 task?" in browser.get(link.replace("&amp;", "&")).text
+    page = requeue(browser, made, state="FAILED")
+    assert f'<a href="/groups/{made.id}">{made.id}</a>' in page
+    assert states(browser, made) == {"a": "PENDING", "b": "WAITING"}
+    ends(engine, made, "a", "b")
+    assert one(engine, "SELECT outcome FROM task_group") == "SUCCEEDED"
+
+
+def test_what_a_failure_cancelled_is_requeued_too(
+    bench: Bench, browser: Browser, settings: Settings
+) -> None:
+    broken = {"a"}
+
+    @bench.handler("t", max_attempts=1)
+    def t(ctx: TaskContext, payload: dict[str, str]) -> None:
+        if payload["step"] in broken:
+            raise Fail("no")
+
+    flow = Flow("f")
+    for step, needs in (("a", ()), ("b", "a"), ("c", "b"), ("sorry", failed("b"))):
+        flow.step(step, "t", {"step": step}, needs=needs)
+    made = bench.do(create_flow, flow, on_failure="cancel")
+    bench.drain()
+    page = browser.get(f"/flows/{made.id}").text
+    shows(page, "NOT NEEDED", "a failure cancels the rest", "requeue them, too …")
+    assert f"pool=completed&amp;group={made.id}&amp;state=SKIPPED" in page
+    broken.clear()
+    requeue(browser, made, pool="completed", state="SKIPPED")
+    requeue(browser, made, state="FAILED")
+    bench.drain()
+    assert one(bench.engine, "SELECT outcome FROM task_group") == "SUCCEEDED"
+    ran = {"a": "SUCCEEDED", "b": "SUCCEEDED", "c": "SUCCEEDED", "sorry": "NOT NEEDED"}
+    assert states(browser_of(settings, "viewer"), made) == ran
+
+
+def test_cancelled_steps_are_requeued(engine: Engine, browser: Browser) -> None:
+    made = made_flow(engine, a=(), b="a")
+    browser.act(f"/tasks/{made.task_ids['a']}/cancel")
+    page = browser.get(f"/flows/{made.id}").text
+    shows(text_of(page), "STALLED", "Requeue 1 cancelled and go on …", "Cancelled: a . Nothing")
+    requeue(browser, made, state="CANCELLED")
+    assert states(browser, made) == {"a": "PENDING", "b": "WAITING"}
+
+
+def test_a_flow_that_has_only_to_skip_is_not_stalled(engine: Engine, browser: Browser) -> None:
+    made = made_flow(engine, a=(), sorry=failed("a"))
+    ends(engine, made, "a")
+    assert browser.get(f"/api/flows/{made.id}").json()["flow"]["state"] == "running"
+
+
+def test_a_flow_is_cancelled_and_shown_again(engine: Engine, browser: Browser) -> None:
+    made = order(engine)
+    assert f'action="/groups/{made.id}/cancel"' in browser.get(f"/flows/{made.id}").text
+    answer = browser.act(f"/groups/{made.id}/cancel")
+    answer = browser.get(answer.headers["location"])
+    assert answer.headers["location"] == f"/flows/{made.id}"
+    page = text_of(browser.get(f"/flows/{made.id}").text)
+    shows(page, "3 cancelled, 0 asked to stop.", "FAILED", "The flow is over;")
+    assert "Cancel …" not in page
+
+
+def test_flows_by_name_key_and_state(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "There are no flows yet" in browser.get("/flows?before=1").text
+    made = {
+        "running": made_flow(engine, "order", key="order:7", a=(), b="a"),
+        "stalled": made_flow(engine, "order", a=(), b="a"),
+        "failed": made_flow(engine, "order", a=()),
+        "succeeded": made_flow(engine, "return", a=()),
+    }
+    ends(engine, made["running"], "a")
+    ends(engine, made["stalled"], "a", event=Event.FAIL)
+    ends(engine, made["failed"], "a", event=Event.FAIL)
+    ends(engine, made["succeeded"], "a")
+    named = {flow.id: state for state, flow in made.items()}
+
+    def found(query: str) -> list[str]:
+        return [named[flow["id"]] for flow in browser.get(f"/api/flows?{query}").json()["flows"]]
+
+    assert found("") == ["succeeded", "failed", "stalled", "running"]
+    for state in made:
+        assert found(f"state={state}") == [state]
+    assert found("name=return") == ["succeeded"]
+    assert found("key=order:7") == ["running"]
+    monkeypatch.setattr(flows_page, "PAGE", 2)
+    older = browser.get("/api/flows?name=order").json()["older"]
+    assert found(f"name=order&before={older}") == ["running"]
+    assert f"before={older}&amp;name=order" in browser.get("/flows?name=order").text
+    page = text_of(browser.get("/flows?state=stalled").text)
+    shows(page, "STALLED", "order", "1 of 2")
+    assert "No flow fits" in browser.get("/flows?key=x").text
+    assert browser.get("/flows?state=x").status_code == 400
+    is_one_sentence(browser.get("/flows/4711"), 404)
+
+
+def test_tasks_and_groups_lead_to_their_flow(engine: Engine, browser: Browser) -> None:
+    made = order(engine)
+    page = browser.get(f"/tasks/{made.task_ids['ship']}").text
+    assert f'<dd>step ship of <a href="/flows/{made.id}">flow {made.id}</a>' in page
+    assert f'<a href="/flows/{made.id}">order</a>' in browser.get("/groups").text
+
+
+def test_a_large_flow_is_a_table(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "MOST_NODES", 4)
+    page = browser.get(f"/flows/{order(engine).id}").text
+    assert "would be too large to read" in page
+    assert "<marker" not in page
+    assert page.count("<tr data-href") == 5
+
+
+def test_rules_mask_results_and_errors(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_flow(engine, a=(), b="a", c=(), d=())
+    ends(engine, made, "a", result='{"card": "canary-4711", "password": "canary-4712"}')
+    ends(engine, made, "b", event=Event.FAIL)
+    ends(engine, made, "c", event=Event.FAIL)
+    ends(engine, made, "d", event=Event.CANCEL)
+    monkeypatch.setenv("TASKS_APP_MASKED_PATHS", "card")
+    for path in (f"/flows/{made.id}", f"/api/flows/{made.id}"):
+        page = browser.get(path).text
+        assert "canary" not in page
+        shows(page, "***", "*** is refused")
+    [a, *_] = browser.get(f"/api/flows/{made.id}").json()["steps"]
+    assert a["step"]["result"] == {"card": "***", "password": "***"}
+
+
+def test_markup_is_inert_and_viewers_get_no_buttons(engine: Engine, settings: Settings) -> None:
+    viewer = browser_of(settings, "viewer")
+    made = made_flow(engine, EVIL, key=EVIL, **{EVIL: (), "b": EVIL})
+    ends(engine, made, EVIL, event=Event.FAIL)
+    for path in ("/flows", f"/flows/{made.id}", f"/tasks/{made.task_ids['b']}", "/groups"):
+        page = viewer.get(path)
+        assert page.status_code == 200, path
+        is_inert(page.text, path)
+        assert 'method="post"' not in page.text, path
+        assert "Requeue" not in page.text, path
+    assert one(engine, "SELECT count(*) FROM task_audit") == 0
