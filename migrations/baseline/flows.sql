@@ -41,10 +41,11 @@ DO $$ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
 
--- Puts off those of these steps that wait and have open needs.
+-- Puts off those of these steps that have not ended, do not run and have open needs.
 CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
     UPDATE task_pending p
-    SET waits_for = o.number, held_due_at = p.due_at,
+    SET waits_for = CASE WHEN p.held_due_at IS NULL THEN o.number ELSE -o.number END, held_due_at = coalesce(p.held_due_at, p.due_at),
+        parked = NULL, parked_kind = NULL, parked_for = NULL,
         due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
         scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END
     FROM (
@@ -52,10 +53,10 @@ CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUA
         FROM task_flow_need n
         JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
         JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
-        WHERE n.flow_id = flow AND n.step = ANY(steps)
+        WHERE n.flow_id = flow AND n.step = ANY(steps) AND s.ended IS NULL
           AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))
         GROUP BY s.task_id) AS o
-    WHERE p.id = o.task_id AND p.batch_id = flow AND p.state = 'PENDING' AND p.waits_for IS NULL AND p.held_due_at IS NULL
+    WHERE p.id = o.task_id AND p.batch_id = flow AND p.state = 'PENDING' AND p.waits_for IS NULL
 $$;
 
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
@@ -78,7 +79,10 @@ BEGIN
     IF cancels THEN
         UPDATE task_pending p SET cancel_requested_at = coalesce(p.cancel_requested_at, at)
         WHERE p.state = 'RUNNING' AND p.batch_id = of_flow
-          AND p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.ended IS NULL));
+          AND p.id = ANY(ARRAY(
+            SELECT s.task_id FROM task_flow_step s
+            WHERE s.flow_id = of_flow AND s.ended IS NULL
+              AND NOT EXISTS (SELECT FROM task_flow_need n WHERE n.flow_id = of_flow AND n.step = s.step AND n.after <> 'success')));
     END IF;
     LOOP
         -- Needs that are met now.
@@ -121,19 +125,22 @@ BEGIN
     END LOOP;
 END $$;
 
--- Takes back the end of a step whose task was requeued: what has not started waits for it again, and it waits for what it needs.
+-- Takes back the end of a step whose task was requeued: what does not run, and has not ended, waits for it again, and it for what it needs.
 CREATE FUNCTION task_flow_step_reopened(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     ended task_flow_step;
+    followers text[];
 BEGIN
     SELECT * INTO ended FROM task_flow_step s WHERE s.task_id = of_task AND s.ended IS NOT NULL;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
+    followers := ARRAY(
+        SELECT n.step FROM task_flow_need n
+        WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended));
     UPDATE task_pending p SET waits_for = p.waits_for + sign(p.waits_for)::integer
-    FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
-    WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended)
-      AND p.id = s.task_id AND p.waits_for IS NOT NULL;
-    PERFORM task_flow_put_off(ended.flow_id, ARRAY[ended.step]);
+    FROM task_flow_step s
+    WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers) AND p.id = s.task_id AND p.waits_for IS NOT NULL;
+    PERFORM task_flow_put_off(ended.flow_id, followers || ended.step);
 END $$;
