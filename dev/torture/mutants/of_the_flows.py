@@ -11,7 +11,8 @@ TESTS = "tests/pool/test_flows.py::test_"
 WAYS = f"{TESTS}each_way_out_of_the_pool_releases_what_waits"
 SCRIPTS = f"{TESTS}a_step_with_open_needs_waits_whatever_else_is_done"
 OTHERS = f"{TESTS}what_an_end_means_for_all_others"
-MEETINGS = f"{TESTS}two_that_meet_at_a_step_act_in_turn"
+RACES = "tests/pool/test_races_of_flows.py::test_"
+MEETINGS = f"{RACES}two_that_meet_at_a_step_act_in_turn"
 IN_ONE = f"{TESTS}what_ends_and_comes_back_in_one_statement"
 
 FLOWS = (
@@ -37,7 +38,7 @@ FLOWS = (
         "tasks_app/pool/runs/settle_success.py",
         "        FROM started s)",
         "        FROM called s)",
-        f"{TESTS}nobody_sees_an_end_without_what_it_releases",
+        f"{RACES}nobody_sees_an_end_without_what_it_releases",
     ),
     mutant(
         "flow: ends before all rows have moved",
