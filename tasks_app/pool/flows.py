@@ -93,11 +93,12 @@ def enter_steps(
         connection.execute(_ENTER, values)
 
 
-# A step that is not needed any more goes on, too, until a scan has skipped it. For an EXISTS the
-# planner may read the steps of all flows.
+# A step that is not needed any more goes on, too, until a scan has skipped it. Steps and tasks are
+# found one by one: the plan of a join, or of an EXISTS, would depend on guessed sizes.
 _GOES_ON = f"""coalesce((
-        SELECT true FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
-        WHERE s.flow_id = g.id AND p.waits_for IS NULL LIMIT 1), false)"""
+        SELECT true FROM {FLOW_STEP} s CROSS JOIN LATERAL (
+            SELECT FROM {PENDING} p WHERE p.id = s.task_id AND p.waits_for IS NULL OFFSET 0) AS p
+        WHERE s.flow_id = g.id LIMIT 1), false)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
@@ -124,17 +125,17 @@ _STEPS = text(f"""
         CASE WHEN CAST(:step AS text) IS NULL THEN s.result END AS result,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
     FROM {FLOW_STEP} s
-    LEFT JOIN {PENDING} p ON p.id = s.task_id
-    LEFT JOIN {ERROR} e ON e.id = s.task_id
+    LEFT JOIN LATERAL (SELECT * FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p ON true
+    LEFT JOIN LATERAL (SELECT * FROM {ERROR} e WHERE e.id = s.task_id OFFSET 0) AS e ON true
     WHERE s.flow_id = :id AND (CAST(:step AS text) IS NULL OR s.step = :step OR s.step = ANY(ARRAY(
         SELECT n.needs FROM {FLOW_NEED} n WHERE n.flow_id = :id AND n.step = :step)))
-    ORDER BY s.task_id""")
+    ORDER BY s.task_id + 0""")  # so that no index of all flows is read
 _NEEDS = text(f"""
     SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id AND {_OF_STEP}
     ORDER BY n.step, n.needs""")
 _STEP_OF = text(f"SELECT s.flow_id, s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 _TASK_IDS = text(f"""
-    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
+    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id + 0""")
 MOST_COUNTED = 10_000
 _COUNT = text(f"""
     SELECT count(*) FILTER (WHERE f.goes_on) AS running,
@@ -241,9 +242,11 @@ class NeededStep(NamedTuple):
 _NEEDED = text(f"""
     SELECT e.step, e.task_id, e.task_name, e.ended, e.result
     FROM {FLOW_STEP} s
-    JOIN {FLOW_NEED} n ON n.flow_id = s.flow_id AND n.step = s.step
-    JOIN {FLOW_STEP} e ON e.flow_id = n.flow_id AND e.step = n.needs
-    WHERE s.task_id = :id ORDER BY e.task_id""")
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FLOW_NEED} n WHERE n.flow_id = s.flow_id AND n.step = s.step OFFSET 0) AS n
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FLOW_STEP} e WHERE e.flow_id = s.flow_id AND e.step = n.needs OFFSET 0) AS e
+    WHERE s.task_id = :id ORDER BY e.task_id + 0""")
 
 
 def needed_steps(connection: Connection, task_id: int) -> dict[str, NeededStep]:
