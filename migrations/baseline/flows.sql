@@ -1,7 +1,8 @@
 -- Flows: groups whose members, the steps, have needs. A step with open needs is a task whose date is put off (waits_for in task_pending); the
 -- statement that ends a step calls task_flow_step_ended(), so effect, outcome and the release of what waits for it are one commit.
 --
--- Who calls these functions has locked the flow's row in task_group. Each of their statements sees what was committed before that.
+-- Who calls these functions has locked the flow's row in task_group. Each of their statements sees what was committed before that. They join
+-- nothing, and find rows by their keys: a session keeps their plans, and that of a join depends on sizes that were guessed while the pool was empty.
 
 CREATE TABLE task_flow_step (  -- The steps of flows. They go with their group.
     flow_id  bigint      NOT NULL REFERENCES task_group(id) ON DELETE CASCADE,  -- The flow, a row of task_group; with step the primary key.
@@ -41,21 +42,24 @@ DO $$ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
 
--- Puts off those of these steps that wait and have open needs.
+-- Puts off those of these steps that have not ended, do not run and have open needs.
 CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
+    WITH o AS MATERIALIZED (
+        SELECT array_agg(s.task_id) AS ids, array_agg(n.number) AS numbers
+        FROM (
+            SELECT n.step, count(*)::integer AS number FROM task_flow_need n CROSS JOIN LATERAL (
+                SELECT FROM task_flow_step e
+                WHERE e.flow_id = flow AND e.step = n.needs AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended)) OFFSET 0) AS e
+            WHERE n.flow_id = flow AND n.step = ANY(steps) GROUP BY n.step) AS n
+        CROSS JOIN LATERAL (
+            SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s)
     UPDATE task_pending p
-    SET waits_for = o.number, held_due_at = p.due_at,
+    SET waits_for = (SELECT numbers FROM o)[array_position((SELECT ids FROM o), p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
+        held_due_at = coalesce(p.held_due_at, p.due_at),
         due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END
-    FROM (
-        SELECT s.task_id, count(*) AS number
-        FROM task_flow_need n
-        JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
-        JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
-        WHERE n.flow_id = flow AND n.step = ANY(steps)
-          AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))
-        GROUP BY s.task_id) AS o
-    WHERE p.id = o.task_id AND p.batch_id = flow AND p.state = 'PENDING' AND p.waits_for IS NULL AND p.held_due_at IS NULL
+        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
+        parked = NULL, parked_kind = NULL, parked_for = NULL
+    WHERE p.id = ANY((SELECT ids FROM o)::bigint[]) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL
 $$;
 
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
@@ -66,7 +70,11 @@ DECLARE
     of_flow bigint;
     how text := CASE WHEN its_state IN ('SUCCEEDED', 'SKIPPED') THEN 'success' ELSE 'failure' END;
     ended_steps text[];
-    cancels boolean;
+    others text[] := '{}';  -- Those that a failure cancels.
+    hopeless text[];
+    ids bigint[];
+    numbers integer[];
+    dates timestamptz[];
 BEGIN
     UPDATE task_flow_step s SET ended = how, result = its_result, ended_at = at
     WHERE s.task_id = of_task AND s.ended IS NULL
@@ -74,42 +82,47 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    cancels := how = 'failure' AND (SELECT g.when_failed = 'cancel' FROM task_group g WHERE g.id = of_flow);
-    IF cancels THEN
+    IF how = 'failure' AND (SELECT g.when_failed = 'cancel' FROM task_group g WHERE g.id = of_flow) THEN
+        others := ARRAY(
+            SELECT s.step FROM task_flow_step s
+            WHERE s.flow_id = of_flow AND s.ended IS NULL
+              AND s.step <> ALL (ARRAY(SELECT n.step FROM task_flow_need n WHERE n.flow_id = of_flow AND n.after <> 'success')));
         UPDATE task_pending p SET cancel_requested_at = coalesce(p.cancel_requested_at, at)
         WHERE p.state = 'RUNNING' AND p.batch_id = of_flow
-          AND p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.ended IS NULL));
+          AND p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(others)));
     END IF;
     LOOP
         -- Needs that are met now.
+        SELECT array_agg(s.task_id), array_agg(n.number), array_agg(at + coalesce(s.delay, '0')) INTO ids, numbers, dates
+        FROM (
+            SELECT n.step, count(*)::integer AS number FROM task_flow_need n
+            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps) AND n.after IN ('end', how) GROUP BY n.step) AS n
+        CROSS JOIN LATERAL (
+            SELECT s.task_id, s.delay FROM task_flow_step s
+            WHERE s.flow_id = of_flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
         RETURN QUERY
         UPDATE task_pending p
-        SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * m.number, 0),
-            due_at = CASE WHEN p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.due_at END,
-            scan_at = CASE WHEN p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.scan_at END,
-            held_due_at = CASE WHEN p.waits_for = m.number THEN NULL
-                WHEN -p.waits_for = m.number THEN greatest(m.date, p.held_due_at) ELSE p.held_due_at END
-        FROM (
-            SELECT s.task_id, count(*)::integer AS number, at + coalesce(min(s.delay), '0') AS date
-            FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
-            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps) AND n.after IN ('end', how) AND s.ended IS NULL
-            GROUP BY s.task_id) AS m
-        WHERE p.id = m.task_id AND p.state = 'PENDING' AND p.waits_for IS NOT NULL
+        SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * numbers[array_position(ids, p.id)], 0),
+            due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.due_at END,
+            scan_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.scan_at END,
+            held_due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)] THEN NULL
+                WHEN -p.waits_for = numbers[array_position(ids, p.id)]
+                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.held_due_at END
+        WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NOT NULL
         RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL
             THEN extract(epoch FROM p.due_at - at)::float8 END;
         -- Steps that can never start: the scan skips them, which counts as no failure.
-        WITH hopeless AS MATERIALIZED (
-            SELECT DISTINCT n.step FROM task_flow_need n
-            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps) AND (how, n.after) IN (('success', 'failure'), ('unneeded', 'success'), ('unneeded', 'failure'))
-            UNION
-            SELECT s.step FROM task_flow_step s
-            WHERE cancels AND s.flow_id = of_flow AND s.ended IS NULL
-              AND NOT EXISTS (SELECT FROM task_flow_need n WHERE n.flow_id = of_flow AND n.step = s.step AND n.after <> 'success')),
-        skipped AS (
+        hopeless := others || ARRAY(
+            SELECT n.step FROM task_flow_need n
+            WHERE n.flow_id = of_flow AND n.needs = ANY(ended_steps)
+              AND (how, n.after) IN (('success', 'failure'), ('unneeded', 'success'), ('unneeded', 'failure')));
+        WITH skipped AS (
             UPDATE task_pending p
             SET enabled = false, sub_status = 'not needed any more', waits_for = NULL, held_due_at = NULL, due_at = least(p.due_at, at), scan_at = greatest(at, least(p.due_at, at))
-            WHERE p.state = 'PENDING' AND p.id = ANY(ARRAY(
-                SELECT s.task_id FROM task_flow_step s JOIN hopeless h USING (step) WHERE s.flow_id = of_flow AND s.ended IS NULL))
+            WHERE p.state <> 'RUNNING' AND p.id = ANY(ARRAY(
+                SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(hopeless) AND s.ended IS NULL))
             RETURNING p.id),
         unneeded AS (
             UPDATE task_flow_step s SET ended = 'unneeded', ended_at = at
@@ -117,23 +130,26 @@ BEGIN
         SELECT array_agg(u.step) INTO ended_steps FROM unneeded u;
         EXIT WHEN ended_steps IS NULL;
         how := 'unneeded';
-        cancels := false;
+        others := '{}';
     END LOOP;
 END $$;
 
--- Takes back the end of a step whose task was requeued: what has not started waits for it again, and it waits for what it needs.
+-- Takes back the end of a step whose task was requeued: what does not run, and has not ended, waits for it again, and it for what it needs.
 CREATE FUNCTION task_flow_step_reopened(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     ended task_flow_step;
+    followers text[];
 BEGIN
     SELECT * INTO ended FROM task_flow_step s WHERE s.task_id = of_task AND s.ended IS NOT NULL;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
+    followers := ARRAY(
+        SELECT n.step FROM task_flow_need n
+        WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended));
     UPDATE task_pending p SET waits_for = p.waits_for + sign(p.waits_for)::integer
-    FROM task_flow_need n JOIN task_flow_step s ON s.flow_id = n.flow_id AND s.step = n.step
-    WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND n.after IN ('end', ended.ended)
-      AND p.id = s.task_id AND p.waits_for IS NOT NULL;
-    PERFORM task_flow_put_off(ended.flow_id, ARRAY[ended.step]);
+    WHERE p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
+      AND p.waits_for IS NOT NULL;
+    PERFORM task_flow_put_off(ended.flow_id, followers || ended.step);
 END $$;

@@ -92,9 +92,10 @@ def enter_steps(
         connection.execute(_ENTER, values)
 
 
+# Steps and tasks are found one by one: the plan of a join would depend on two guessed sizes.
 _GOES_ON = f"""EXISTS (
-        SELECT FROM {FLOW_STEP} s JOIN {PENDING} p ON p.id = s.task_id
-        WHERE s.flow_id = g.id AND s.ended IS NULL AND p.waits_for IS NULL)"""
+        SELECT FROM {FLOW_STEP} s WHERE s.flow_id = g.id AND s.ended IS NULL
+          AND (SELECT p.waits_for IS NULL FROM {PENDING} p WHERE p.id = s.task_id) OFFSET 0)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
@@ -110,14 +111,14 @@ _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.result, s.ended_at, p.waits_for, p.due_at,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
     FROM {FLOW_STEP} s
-    LEFT JOIN {PENDING} p ON p.id = s.task_id
-    LEFT JOIN {ERROR} e ON e.id = s.task_id
-    WHERE s.flow_id = :id ORDER BY s.task_id""")
+    LEFT JOIN LATERAL (SELECT * FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p ON true
+    LEFT JOIN LATERAL (SELECT * FROM {ERROR} e WHERE e.id = s.task_id OFFSET 0) AS e ON true
+    WHERE s.flow_id = :id ORDER BY s.task_id + 0""")  # so that no index of all flows is read
 _NEEDS = text(f"""
     SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id
     ORDER BY n.step, n.needs""")
 _TASK_IDS = text(f"""
-    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id""")
+    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id + 0""")
 MOST_READ = 10_000  # flows among which those in one state are found
 
 
@@ -206,9 +207,11 @@ class NeededStep(NamedTuple):
 _NEEDED = text(f"""
     SELECT e.step, e.task_id, e.task_name, e.ended, e.result
     FROM {FLOW_STEP} s
-    JOIN {FLOW_NEED} n ON n.flow_id = s.flow_id AND n.step = s.step
-    JOIN {FLOW_STEP} e ON e.flow_id = n.flow_id AND e.step = n.needs
-    WHERE s.task_id = :id ORDER BY e.task_id""")
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FLOW_NEED} n WHERE n.flow_id = s.flow_id AND n.step = s.step OFFSET 0) AS n
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FLOW_STEP} e WHERE e.flow_id = s.flow_id AND e.step = n.needs OFFSET 0) AS e
+    WHERE s.task_id = :id ORDER BY e.task_id + 0""")
 
 
 def needed_steps(connection: Connection, task_id: int) -> dict[str, NeededStep]:
