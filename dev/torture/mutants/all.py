@@ -7,6 +7,7 @@ from dev.torture.mutants.of_the_broker import BROKER
 from dev.torture.mutants.of_the_connections import CONNECTIONS
 from dev.torture.mutants.of_the_db_scheduler import DB_SCHEDULER
 from dev.torture.mutants.of_the_ends import ENDS_OF_RUNS
+from dev.torture.mutants.of_the_flows import FLOWS
 from dev.torture.mutants.of_the_gates import GATES
 from dev.torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from dev.torture.mutants.of_the_keys import KEYS
@@ -34,6 +35,7 @@ ALL = (
     *LOCKS,
     *GATES,
     *GROUPS_AND_PROGRESS,
+    *FLOWS,
     *BATCHES,
     *STEPS,
     *PARTITIONS,

@@ -34,10 +34,12 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish() -> None:
-    """Write it all down, with the files that this process really imported."""
+    """Write it all down, with the modules that this process really imported."""
     tree = Path(os.environ["WITNESS_TREE"])
     strangers = []
     for file in json.loads(os.environ["WITNESS_FILES"]):
+        if not file.endswith(".py"):
+            continue  # SQL lies beside the code that runs it
         module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
         if Path(str(module.__file__)) != tree / file:
             strangers.append(str(module.__file__))

@@ -1,0 +1,192 @@
+"""Flows, each time without one of their rules."""
+
+from __future__ import annotations
+
+from dev.torture.mutants.change import Change, mutant
+
+SQL = "migrations/baseline/flows.sql"
+GROUPS = "tasks_app/pool/task_groups.py"
+AMEND = "tasks_app/pool/tasks/amend.py"
+TESTS = "tests/pool/test_flows.py::test_"
+WAYS = f"{TESTS}each_way_out_of_the_pool_releases_what_waits"
+SCRIPTS = f"{TESTS}a_step_with_open_needs_waits_whatever_else_is_done"
+OTHERS = f"{TESTS}what_an_end_means_for_all_others"
+RACES = "tests/pool/test_races_of_flows.py::test_"
+MEETINGS = f"{RACES}two_that_meet_at_a_step_act_in_turn"
+IN_ONE = f"{TESTS}what_ends_and_comes_back_in_one_statement"
+
+FLOWS = (
+    mutant(
+        "flow: an end that releases nothing",
+        "The statement that ends a step releases what waits for it.",
+        GROUPS,
+        "            THEN {before} >= 0 END)",
+        "            THEN {before} < 0 END)",
+        WAYS,
+    ),
+    mutant(
+        "flow: a release that is not read",
+        "The statement that moves rows reads what it releases.",
+        "tasks_app/pool/fragments/move_rows.py",
+        "SELECT id, NULL, NULL, queue, wait_s FROM started",
+        "SELECT id, NULL, NULL, queue, wait_s FROM called",
+        WAYS,
+    ),
+    mutant(
+        "flow: an end with effects that releases later",
+        "Effects, the end of a step and what it releases are one commit.",
+        "tasks_app/pool/runs/settle_success.py",
+        "        FROM started s)",
+        "        FROM called s)",
+        f"{RACES}nobody_sees_an_end_without_what_it_releases",
+    ),
+    mutant(
+        "flow: ends before all rows have moved",
+        "Ends of steps change rows that the statement moves, too: they come last.",
+        GROUPS,
+        "            THEN {before} >= 0 END)",
+        "            THEN true END)",
+        IN_ONE,
+    ),
+    mutant(
+        "flow: a step that ends twice",
+        "A step ends once, until it is requeued.",
+        SQL,
+        "    WHERE s.task_id = of_task AND s.ended IS NULL\n    RETURNING",
+        "    WHERE s.task_id = of_task\n    RETURNING",
+        OTHERS,
+    ),
+    mutant(
+        "flow: a requeued step that does not wait",
+        "A requeued step waits for what it needs.",
+        SQL,
+        "followers || ended.step);",
+        "followers);",
+        f"{SCRIPTS}[cancelled and requeued]",
+    ),
+    mutant(
+        "flow: a released step that does not wait again",
+        "What has not started waits again for a need that is requeued.",
+        SQL,
+        "followers || ended.step);",
+        "ARRAY[ended.step]);",
+        f"{SCRIPTS}[what was released and has not started waits again]",
+    ),
+    mutant(
+        "flow: a requeued need that is not counted",
+        "What waits counts a need that is requeued.",
+        SQL,
+        "SET waits_for = p.waits_for + sign(p.waits_for)::integer",
+        "SET waits_for = p.waits_for",
+        f"{SCRIPTS}[a need that was met is open again]",
+        f"{MEETINGS}[a requeue of a success and an end-commit]",
+    ),
+    mutant(
+        "flow: a step that is not needed and waits again",
+        "A step that is not needed stays so when a need of it is requeued.",
+        SQL,
+        "AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s)",
+        "AND s.step = n.step OFFSET 0) AS s)",
+        f"{OTHERS}[a cancelled step whose need is requeued is not needed again]",
+    ),
+    mutant(
+        "flow: a held step that is not held any more once it waits again",
+        "A hold survives that a need is open again.",
+        SQL,
+        "* CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END",
+        "* 1",
+        f"{SCRIPTS}[what was released and is held waits again]",
+    ),
+    mutant(
+        "flow: a result that is not kept",
+        "The flow keeps the result of each step.",
+        SQL,
+        "SET ended = how, result = its_result,",
+        "SET ended = how, result = NULL,",
+        f"{TESTS}a_result_is_kept_as_long_as_the_flow",
+    ),
+    mutant(
+        "flow: a step that cannot start holds up what waits for it",
+        "What needs a step that is not needed is not needed either.",
+        SQL,
+        "        EXIT WHEN ended_steps IS NULL;",
+        "        EXIT;",
+        f"{OTHERS}[unneeded steps of unneeded steps]",
+    ),
+    mutant(
+        "flow: a step for a failure that waits for ever",
+        "A step that needs a failure is not needed after a success.",
+        SQL,
+        "IN (('success', 'failure'), (",
+        "IN ((",
+        WAYS,
+    ),
+    mutant(
+        "flow: a held step that its needs release",
+        "A held step stays held when its needs are met.",
+        SQL,
+        "            due_at = CASE WHEN p.waits_for = ",
+        "            due_at = CASE WHEN abs(p.waits_for) = ",
+        f"{SCRIPTS}[a hold survives]",
+        also=(
+            Change(
+                SQL,
+                "            scan_at = CASE WHEN p.waits_for = ",
+                "            scan_at = CASE WHEN abs(p.waits_for) = ",
+            ),
+            Change(
+                SQL,
+                "            held_due_at = CASE WHEN p.waits_for = ",
+                "            held_due_at = CASE WHEN abs(p.waits_for) = ",
+            ),
+        ),
+    ),
+    mutant(
+        "flow: needs that are counted away from a held step",
+        "An end takes one need off a held step, too.",
+        SQL,
+        "p.waits_for - sign(p.waits_for)::integer * numbers",
+        "p.waits_for - numbers",
+        f"{SCRIPTS}[a hold survives]",
+        f"{MEETINGS}[a hold and the last end-commit]",
+    ),
+    mutant(
+        "flow: a failure that stops what cleans up after it",
+        "Cancel leaves steps alone that need a failure.",
+        SQL,
+        "WHERE n.flow_id = of_flow AND n.after <> 'success'",
+        "WHERE n.flow_id = of_flow AND false",
+        f"{TESTS}cancel_asks_what_runs_to_stop_unless_it_needs_a_failure",
+    ),
+    mutant(
+        "flow: a delay that counts from the creation",
+        "The delay of a step counts from its release.",
+        SQL,
+        "at + coalesce(s.delay, '0')",
+        "at",
+        f"{TESTS}a_delay_counts_from_the_release",
+    ),
+    mutant(
+        "flow: run now before the needs are met",
+        "Run now does nothing to a step with open needs.",
+        AMEND,
+        """\
+        f"p.due_at > {NOW} AND {_HAS_NO_NEEDS}",
+    ),
+    BulkAction.RESCHEDULE""",
+        """\
+        f"p.due_at > {NOW}",
+    ),
+    BulkAction.RESCHEDULE""",
+        f"{SCRIPTS}[run now does nothing]",
+    ),
+    mutant(
+        "flow: a release that is taken for a need",
+        "A step that is released keeps waiting for its needs.",
+        AMEND,
+        "    due_at = CASE WHEN {_HAS_NO_NEEDS} THEN {_GIVEN_BACK} ELSE p.due_at END,\n"
+        "    scan_at = CASE WHEN {_HAS_NO_NEEDS} THEN {_GIVEN_BACK} ELSE p.scan_at END,",
+        "    due_at = {_GIVEN_BACK},\n    scan_at = {_GIVEN_BACK},",
+        f"{SCRIPTS}[a release is no need]",
+    ),
+)
