@@ -88,9 +88,13 @@ BEGIN
             SELECT s.step FROM task_flow_step s
             WHERE s.flow_id = of_flow AND s.ended IS NULL
               AND s.step <> ALL (ARRAY(SELECT n.step FROM task_flow_need n WHERE n.flow_id = of_flow AND n.after <> 'success')));
+        -- One that ends may have its row, and wait for our flow: it is not asked.
         UPDATE task_pending p SET cancel_requested_at = coalesce(p.cancel_requested_at, at)
-        WHERE p.state = 'RUNNING' AND p.batch_id = of_flow
-          AND p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(others)));
+        WHERE p.id = ANY(ARRAY(
+            SELECT r.id FROM task_pending r
+            WHERE r.state = 'RUNNING' AND r.batch_id = of_flow
+              AND r.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(others)))
+            FOR NO KEY UPDATE SKIP LOCKED));
     END IF;
     LOOP
         -- Needs that are met now.
