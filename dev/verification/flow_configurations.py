@@ -73,9 +73,9 @@ MUTANTS = (
     ),
     Mutant(
         "what can never start waits for ever",
-        "P2",
+        "F2",
         _without("what_can_never_start_is_skipped", SORRY),
-        "P2: stuck",
+        "F2: the needs of S2 are met, and it waits",
         ("S1 ends in success",),
         quick=True,
     ),
