@@ -15,7 +15,7 @@ MARGIN = 4
 SWEEPS = 8  # each draws what is linked closer together; more of them change little
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     name: str
     state: str = ""
     href: str = ""  # empty: it is no link
@@ -23,7 +23,7 @@ class Node(NamedTuple):
 
 
 class Box(NamedTuple):
-    node: Node
+    node: GraphNode
     x: int
     y: int
 
@@ -42,7 +42,7 @@ class Graph(NamedTuple):
     edges: Sequence[Edge]
 
 
-class Cell(NamedTuple):
+class GraphCell(NamedTuple):
     """What stands in a column: a node, or an edge on its way to a later column."""
 
     column: int
@@ -50,10 +50,10 @@ class Cell(NamedTuple):
     to: str = ""
 
 
-Links = Mapping[Cell, Sequence[Cell]]
+Links = Mapping[GraphCell, Sequence[GraphCell]]
 
 
-def layout(nodes: Sequence[Node]) -> Graph | None:
+def layout(nodes: Sequence[GraphNode]) -> Graph | None:
     """Return where boxes and edges are; None: there are too many, or nodes that need each other."""
     if len(nodes) > MOST_NODES:
         return None
@@ -69,17 +69,17 @@ def layout(nodes: Sequence[Node]) -> Graph | None:
     ]
     if sum(end.column - start.column for start, end, _ in edges) > MOST_PIECES:
         return None  # nobody could read it
-    columns: dict[int, list[Cell]] = defaultdict(list)
+    columns: dict[int, list[GraphCell]] = defaultdict(list)
     for cell in (cells[node.name] for node in nodes):
         columns[cell.column].append(cell)
-    routes: list[tuple[list[Cell], str]] = []
+    routes: list[tuple[list[GraphCell], str]] = []
     for start, end, label in edges:
-        lanes = [Cell(n, start.node, end.node) for n in range(start.column + 1, end.column)]
+        lanes = [GraphCell(n, start.node, end.node) for n in range(start.column + 1, end.column)]
         for lane in lanes:
             columns[lane.column].append(lane)
         routes.append(([start, *lanes, end], label))
-    left: dict[Cell, list[Cell]] = defaultdict(list)
-    right: dict[Cell, list[Cell]] = defaultdict(list)
+    left: dict[GraphCell, list[GraphCell]] = defaultdict(list)
+    right: dict[GraphCell, list[GraphCell]] = defaultdict(list)
     for route, _ in routes:
         for one, other in pairwise(route):
             right[one].append(other)
@@ -98,20 +98,20 @@ def layout(nodes: Sequence[Node]) -> Graph | None:
     )
 
 
-def columns_of(needs: Mapping[str, Iterable[str]]) -> dict[str, Cell]:
+def columns_of(needs: Mapping[str, Iterable[str]]) -> dict[str, GraphCell]:
     """Return the cell of each node: its column is the longest path that leads to it.
 
     Raises CycleError.
     """
     known = {name: [need for need in of if need in needs] for name, of in needs.items()}
-    cells: dict[str, Cell] = {}
+    cells: dict[str, GraphCell] = {}
     for name in TopologicalSorter(known).static_order():
         column = max((cells[need].column + 1 for need in known[name]), default=0)
-        cells[name] = Cell(column, name)
+        cells[name] = GraphCell(column, name)
     return cells
 
 
-def sort_rows(columns: Sequence[list[Cell]], left: Links, right: Links) -> None:
+def sort_rows(columns: Sequence[list[GraphCell]], left: Links, right: Links) -> None:
     """Sort each column by the mean place of what its cells are linked with, to and fro."""
     place = {cell: row for column in columns for cell, row in _centred(column)}
     for sweep in range(SWEEPS):
@@ -121,17 +121,17 @@ def sort_rows(columns: Sequence[list[Cell]], left: Links, right: Links) -> None:
             place.update(_centred(column))
 
 
-def _centred(column: Sequence[Cell]) -> Iterable[tuple[Cell, float]]:
+def _centred(column: Sequence[GraphCell]) -> Iterable[tuple[GraphCell, float]]:
     return ((cell, row - (len(column) - 1) / 2) for row, cell in enumerate(column))
 
 
-def _mean(cell: Cell, beside: Links, place: Mapping[Cell, float]) -> float:
+def _mean(cell: GraphCell, beside: Links, place: Mapping[GraphCell, float]) -> float:
     """Return the mean place of what it is linked with; of a cell without links, its own."""
     linked = beside.get(cell) or [cell]
     return sum(place[each] for each in linked) / len(linked)
 
 
-def _heights(columns: Sequence[list[Cell]], left: Links, right: Links) -> dict[Cell, int]:
+def _heights(columns: Sequence[list[GraphCell]], left: Links, right: Links) -> dict[GraphCell, int]:
     """Return the middle of each cell, near those of what it is linked with."""
     place = {cell: row * (HEIGHT + BETWEEN) for column in columns for cell, row in _centred(column)}
     for sweep in range(SWEEPS):
@@ -142,7 +142,9 @@ def _heights(columns: Sequence[list[Cell]], left: Links, right: Links) -> dict[C
     return {cell: round(at - top) for cell, at in place.items()}
 
 
-def _spread(column: Sequence[Cell], wanted: Sequence[float]) -> Iterable[tuple[Cell, float]]:
+def _spread(
+    column: Sequence[GraphCell], wanted: Sequence[float]
+) -> Iterable[tuple[GraphCell, float]]:
     """Yield cells at places where they do not touch, in the middle between two ways to push."""
     apart = [(_height(one) + _height(other)) / 2 + BETWEEN for one, other in pairwise(column)]
     down, up = list(wanted), list(wanted)
@@ -153,15 +155,15 @@ def _spread(column: Sequence[Cell], wanted: Sequence[float]) -> Iterable[tuple[C
     return ((cell, (one + other) / 2) for cell, one, other in zip(column, down, up, strict=True))
 
 
-def _height(cell: Cell) -> int:
+def _height(cell: GraphCell) -> int:
     return 0 if cell.to else HEIGHT
 
 
-def _x(cell: Cell) -> int:
+def _x(cell: GraphCell) -> int:
     return cell.column * (WIDTH + BESIDE) + MARGIN
 
 
-def _edge(route: Sequence[Cell], label: str, middle: Mapping[Cell, int]) -> Edge:
+def _edge(route: Sequence[GraphCell], label: str, middle: Mapping[GraphCell, int]) -> Edge:
     """Return a line that crosses the columns between its ends on a lane of its own."""
     path = f"M{_x(route[0]) + WIDTH} {middle[route[0]]}"
     bend = BESIDE // 2

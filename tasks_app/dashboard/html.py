@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from tasks_app.actions.action import Role, taken
 from tasks_app.actions.table import ACTIONS
 from tasks_app.actions.tasks import OF_TASKS
-from tasks_app.dashboard.graph import Graph, Node, layout
+from tasks_app.dashboard.graph import Graph, GraphNode, layout
 from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
@@ -221,7 +221,7 @@ _LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its en
 def flow_graph(page: FlowPage, root: str) -> Graph | None:
     return layout(
         [
-            Node(
+            GraphNode(
                 line.step.name,
                 line.state,
                 f"{root}/tasks/{line.step.task_id}",
@@ -238,7 +238,7 @@ def batch_graph(page: BatchPage) -> Graph | None:
         return None
     return layout(
         [
-            Node(line.step.step, line.step.status, needs=dict.fromkeys(line.after or (), ""))
+            GraphNode(line.step.step, line.step.status, needs=dict.fromkeys(line.after or (), ""))
             for line in page.steps
         ]
     )

@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 
 from tasks_app.dashboard import graph
-from tasks_app.dashboard.graph import HEIGHT, WIDTH, Graph, Node, layout
+from tasks_app.dashboard.graph import HEIGHT, WIDTH, Graph, GraphNode, layout
 
 
 def drawn(text: str) -> Graph:
     """Lay out ``a b:a c:ab``: names of one letter, each with those that it needs."""
-    found = layout([Node(word[0], needs=dict.fromkeys(word[2:], "")) for word in text.split()])
+    found = layout([GraphNode(word[0], needs=dict.fromkeys(word[2:], "")) for word in text.split()])
     assert found is not None
     return found
 
@@ -77,7 +77,7 @@ def test_a_long_edge_goes_round_the_boxes_between() -> None:
 
 
 def test_a_label_is_in_the_middle_of_its_edge() -> None:
-    found = layout([Node("a"), Node("b", needs={"a": "on failure"})])
+    found = layout([GraphNode("a"), GraphNode("b", needs={"a": "on failure"})])
     assert found is not None
     [edge], (a, b) = found.edges, found.boxes
     assert (edge.label, edge.x) == ("on failure", (a.x + WIDTH + b.x) // 2)
@@ -85,11 +85,11 @@ def test_a_label_is_in_the_middle_of_its_edge() -> None:
 
 
 def test_what_cannot_be_read_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [Node(str(n)) for n in range(graph.MOST_NODES)]
+    nodes = [GraphNode(str(n)) for n in range(graph.MOST_NODES)]
     assert layout(nodes) is not None
-    assert layout([*nodes, Node("more")]) is None
+    assert layout([*nodes, GraphNode("more")]) is None
     monkeypatch.setattr(graph, "MOST_PIECES", 4)
-    chain = [Node("a"), Node("b", needs={"a": ""}), Node("c", needs={"b": ""})]
-    assert layout([*chain, Node("d", needs={"b": "", "x": ""})]) is not None
-    assert layout([*chain, Node("d", needs={"a": "", "c": ""})]) is None  # crosses two columns
-    assert layout([Node("a", needs={"b": ""}), Node("b", needs={"a": ""})]) is None
+    chain = [GraphNode("a"), GraphNode("b", needs={"a": ""}), GraphNode("c", needs={"b": ""})]
+    assert layout([*chain, GraphNode("d", needs={"b": "", "x": ""})]) is not None
+    assert layout([*chain, GraphNode("d", needs={"a": "", "c": ""})]) is None  # crosses two columns
+    assert layout([GraphNode("a", needs={"b": ""}), GraphNode("b", needs={"a": ""})]) is None

@@ -138,7 +138,7 @@ RECOUNTED = text("""
         SELECT count(*) FROM task_flow_need n
         JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
         WHERE n.flow_id = s.flow_id AND n.step = s.step
-          AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))) AS open
+          AND (e.ended IS NULL OR e.ended = 'failure' AND n.after = 'success')) AS open
     FROM task_flow_step s JOIN task_pending p ON p.id = s.task_id
     JOIN task_group g ON g.id = s.flow_id
     WHERE s.ended IS NULL AND g.outcome IS DISTINCT FROM 'SUCCEEDED'
@@ -161,7 +161,7 @@ OPEN_NEEDS = text("""
     JOIN task_flow_need n ON n.flow_id = s.flow_id AND n.step = s.step
     JOIN task_flow_step e ON e.flow_id = n.flow_id AND e.step = n.needs
     WHERE s.task_id = ANY(:ids) AND g.outcome IS DISTINCT FROM 'SUCCEEDED'
-      AND (e.ended IS NULL OR n.after NOT IN ('end', e.ended))""")
+      AND (e.ended IS NULL OR e.ended = 'failure' AND n.after = 'success')""")
 BROKEN = text("SELECT task_id FROM task_flow_step WHERE ended = 'failure' ORDER BY task_id")
 COUNTS = text("""
     SELECT g.id, g.succeeded, g.failed, g.outcome,

@@ -259,7 +259,12 @@ def test_no_column_keeps_a_value_that_the_list_says_is_erased(bench: Bench, by: 
         INSERT INTO task_fingerprint (fingerprint, kind, message)
             SELECT DISTINCT fingerprint, '', '' FROM task_attempt;
         INSERT INTO task_alert (key, fact, advice)
-            SELECT 'new-error:' || encode(fingerprint, 'hex'), '', '' FROM task_fingerprint""")
+            SELECT 'new-error:' || encode(fingerprint, 'hex'), '', '' FROM task_fingerprint;
+        INSERT INTO task_group (id, total, flow, when_failed) VALUES (-1, 1, 'f', 'wait')""")
+    step = (
+        "INSERT INTO task_flow_step (flow_id, step, task_id, task_name) VALUES (-1, 's', :id, 't')"
+    )
+    bench.sql(step, id=done)
     with bench.engine.begin() as connection:
         note(connection, "edit", {"why": "-"}, patch={"-": 1}, ids=[done, failed])
         write_value(connection, LargePayload.of("{}", encrypted=False), failed, "payload")

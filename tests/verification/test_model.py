@@ -10,7 +10,7 @@ import pytest
 from dev.verification import configurations, mutants
 from dev.verification.explorer import Step, explore, fault, progress
 from dev.verification.report import is_caught, visit
-from dev.verification.rules import DispatchRules, GateRules, RunRules
+from dev.verification.rules import DispatchRules, FlowRules, GateRules, RunRules
 from dev.verification.trial import Mutant
 
 
@@ -104,7 +104,8 @@ def test_every_rule_has_a_mutant() -> None:
         on_trial |= {
             name for name in rules.__slots__ if getattr(rules, name) != getattr(sound, name)
         }
-    assert on_trial == {*RunRules.__slots__, *DispatchRules.__slots__, *GateRules.__slots__}
+    every = (RunRules, DispatchRules, GateRules, FlowRules)
+    assert on_trial == {name for rules in every for name in rules.__slots__}
 
 
 def test_names_are_unique() -> None:

@@ -62,8 +62,8 @@ TRAIL = (
         "waiting: release at a rate",
         "A release at a rate is early for nobody.",
         "tasks_app/pool/tasks/amend.py",
-        "CASE WHEN place.taken THEN place.at ELSE p.held_due_at END",
-        "place.at",
+        "CASE WHEN place.taken THEN place.at WHEN {_HAS_NO_NEEDS} THEN p.held_due_at\n",
+        "CASE WHEN {_HAS_NO_NEEDS} THEN place.at\n",
         "tests/pool/tasks/test_amend_waiting.py::"
         "test_a_release_at_a_rate_spreads_what_is_late_and_nothing_else",
     ),

@@ -30,7 +30,7 @@ WAITING = (
         "waiting: reschedule",
         "A held task that gets another date stays held.",
         AMEND,
-        "    due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_AT} END,\n",
+        "    due_at = CASE WHEN {is_put_off()} THEN p.due_at ELSE {_AT} END,\n",
         "    due_at = {_AT},\n",
         f"{VERBS}test_a_rescheduled_task_stays_held_and_gets_the_date_later",
     ),
@@ -70,8 +70,8 @@ WAITING = (
         "waiting: hold",
         "What is held is found by no scan and taken by no claim.",
         AMEND,
-        "held_due_at = p.due_at, due_at = {HELD_DUE}, scan_at = {HELD_DUE}, ",
-        "held_due_at = p.due_at, ",
+        "    due_at = {HELD_DUE}, scan_at = {HELD_DUE}, waits_for",
+        "    waits_for",
         f"{VERBS}test_no_scan_and_no_claim_takes_what_is_held",
     ),
     mutant(
@@ -110,8 +110,8 @@ WAITING = (
         "waiting: producers",
         "A producer who reschedules by the unique key releases nothing.",
         "tasks_app/pool/tasks/unique_keys.py",
-        "        due_at = CASE WHEN {is_held()} THEN p.due_at ELSE {_DUE_IN_TIME} END,\n"
-        "        scan_at = CASE WHEN {is_held()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,\n",
+        "        due_at = CASE WHEN {is_put_off()} THEN p.due_at ELSE {_DUE_IN_TIME} END,\n"
+        "        scan_at = CASE WHEN {is_put_off()} THEN p.scan_at ELSE {_DUE_IN_TIME} END,\n",
         "        due_at = {_DUE_IN_TIME}, scan_at = {_DUE_IN_TIME},\n",
         f"{VERBS}test_a_producer_that_reschedules_by_unique_key_leaves_it_held",
     ),

@@ -30,7 +30,7 @@ class Flows:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLine:
+class FlowStepLine:
     step: FlowStep
     state: str  # that of its task, or HELD, WAITING (a need is open), NOT NEEDED
 
@@ -39,7 +39,7 @@ class StepLine:
 class FlowPage:
     at: datetime
     flow: FlowProgress  # without its steps
-    steps: tuple[StepLine, ...]  # in the order in which they were created
+    steps: tuple[FlowStepLine, ...]  # in the order in which they were created
 
     @property
     def left(self) -> int:
@@ -85,7 +85,7 @@ def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
     ]
     rules = values.masks()
     lines = (
-        StepLine(replace(step, result=_shown(step, rules)), _state(step, ends))
+        FlowStepLine(replace(step, result=_shown(step, rules)), _state(step, ends))
         for step in masked_errors(connection, steps, by="task_id")
     )
     return FlowPage(database_now(connection), replace(flow, steps=()), tuple(lines))
