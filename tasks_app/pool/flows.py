@@ -186,7 +186,8 @@ def newest_flows(
 
 def count_open(connection: Connection) -> dict[str, int]:
     """Return how many flows run and how many have stalled, of at most ``MOST_COUNTED``."""
-    return dict(connection.execute(_COUNT, {"most": MOST_COUNTED}).one()._mapping)  # noqa: SLF001
+    row = connection.execute(_COUNT, {"most": MOST_COUNTED}).one()
+    return {"running": row.running, "stalled": row.stalled}
 
 
 def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:

@@ -16,6 +16,7 @@ from tasks_app.pool.tables import (
     ATTEMPT,
     COMPLETED,
     ERROR,
+    FLOW_STEP,
     LARGE_VALUE,
     LOG_LINES,
     NOW,
@@ -26,6 +27,8 @@ from tasks_app.pool.tables import (
 
 LOOKED_AT = 5_000  # rows per statement: some ten milliseconds
 DEFAULT = table("task_completed_default")
+# A flow keeps the results of its steps; when it has gone, the sweep of large values removes them.
+_FREE = f"NOT EXISTS (SELECT FROM {FLOW_STEP} s WHERE s.task_id = v.task_id OFFSET 0)"
 
 
 def too_old(at: str, name: str) -> str:
@@ -136,7 +139,8 @@ def _delete(connection: Connection, pool: str, ids: Sequence[int] | None, locked
     gone AS (DELETE FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM held)) RETURNING t.id),
     history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM gone))),
-    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)))
+    large AS (
+        DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM gone)) AND {_FREE})
     SELECT count(*) FROM gone""")
 
     def delete(some: Sequence[int]) -> int:
@@ -194,7 +198,9 @@ def history_of(partition: DayPartition) -> str:
     history AS (
         DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told))),
     said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked))),
-    large AS (DELETE FROM {LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)))
+    large AS (
+        DELETE FROM {LARGE_VALUE} v
+        WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)) AND {_FREE})
     SELECT count(*) AS seen, max(id) AS after FROM looked
     """
 

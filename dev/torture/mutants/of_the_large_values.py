@@ -55,8 +55,8 @@ LARGE_VALUES = (
         "large values: day",
         "The values of a day's tasks go with the day.",
         "tasks_app/pool/retention.py",
-        "{LARGE_VALUE} v WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)))",
-        "{LARGE_VALUE} v WHERE false)",
+        "        WHERE v.task_id = ANY(ARRAY(SELECT id FROM looked)) AND {_FREE})",
+        "        WHERE false)",
         f"{ENDS}test_it_goes_with_the_partition_of_its_day",
     ),
     mutant(

@@ -37,8 +37,9 @@ def _read(connection: Connection, task_id: int) -> dict[str, NeededStep]:
 def _result(connection: Connection, step: NeededStep) -> Any:
     value, reference = step.result, reference_of(step.result)
     if reference is not None:
-        begin = lambda: nullcontext(connection)  # noqa: E731
-        value = decode(large_values().load(begin, step.task_id, reference, RESULT), RESULT)
+        values = large_values()
+        text = values.load(lambda: nullcontext(connection), step.task_id, reference, RESULT)
+        value = decode(text, RESULT)
     return opened_value(value, RESULT, step.task)
 
 

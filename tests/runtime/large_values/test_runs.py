@@ -14,11 +14,13 @@ from sqlalchemy import create_engine
 
 from tasks_app import (
     AsyncTaskContext,
+    Flow,
     NewTask,
     TaskContext,
     acreate_task,
     acreate_tasks,
     cancel_task,
+    create_flow,
     create_group,
     create_schedule,
     create_task,
@@ -257,6 +259,28 @@ def test_it_goes_with_its_old_row(bench: Bench, kept: dict[str, Any], *, fails: 
     bench.sql(f"UPDATE {table} SET finished_at = :at WHERE id = :id", at=LONG_AGO, id=task_id)
     Retention(bench.settings(keep_errors="1d"), bench.child(start=False).database).run()
     assert values(bench) == 0
+
+
+@pytest.mark.usefixtures("old_days")
+def test_a_flow_keeps_a_large_result_that_a_later_step_needs(
+    bench: Bench, kept: dict[str, Any]
+) -> None:
+    read: list[Any] = []
+    bench.handler("big")(lambda ctx: BIG)
+    bench.handler("later")(lambda ctx: read.append(ctx.need("big")))
+    flow = Flow("f")
+    flow.step("later", "later", needs=flow.step("big", "big"), delay="1h")
+    big = bench.do(create_flow, flow).task_ids["big"]
+    bench.drain(**kept)
+    bench.do(old_day, DAY)
+    bench.sql("UPDATE task_completed SET finished_at = :at WHERE id = :id", at=NOON, id=big)
+    child = bench.child(start=False)
+    pruned = Retention(bench.settings(keep_completed="30d"), child.database).run()
+    assert pruned.days == [NAME]
+
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+    bench.drain(**kept)
+    assert read == [BIG]
 
 
 @pytest.mark.usefixtures("old_days")
