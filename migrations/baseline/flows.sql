@@ -35,7 +35,7 @@ BEGIN
     SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
-    PERFORM task_flow_put_off(flow, steps);
+    PERFORM task_flow_put_off(flow, waiting);
 END $$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);

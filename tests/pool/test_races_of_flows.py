@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.flows import CreatedFlow, ended, failed
+from tasks_app.domain.flows import CreatedFlow, Flow, ended, failed
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import sweep_all
@@ -24,6 +24,7 @@ from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.cancel import cancel, cancel_these
 from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.api.flows import extend_flow
 from tests.factory import LEASE, claimed_task, claimer, ending, succeed
 from tests.pool.interleave import blocked, two
 from tests.pool.test_flows import CAUSE, act, flow, starts, words
@@ -106,6 +107,32 @@ def test_two_that_meet_at_a_step_act_in_turn(engine: Engine, case, end: str) -> 
         b.commit()
     with engine.connect() as connection:
         assert words(connection, made)["d"] == expected[end]
+        assert consistent(connection)
+
+
+def extends(connection: Connection, made: CreatedFlow, tasks: dict[str, Any]) -> None:
+    more = Flow("more")
+    more.step("x", "t", needs=("a", "b"))
+    extend_flow(connection, made.id, more)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("by", [by_one, with_effects])
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_steps_that_are_added_count_each_end_once(
+    engine: Engine, by: Any, *, ends_first: bool, end: str
+) -> None:
+    made, tasks = prepared(engine, "ends:a")
+    first, second = (ends("b", by), extends) if ends_first else (extends, ends("b", by))
+    with two(engine) as (a, b):
+        first(a, made, tasks)
+        waiting = blocked(engine, b, a, lambda connection: second(connection, made, tasks))
+        getattr(a, end)()
+        waiting.result()
+        b.commit()
+    with engine.connect() as connection:
+        expected = "due" if end == "commit" else "waits 1" if ends_first else None
+        assert words(connection, made).get("x") == expected
         assert consistent(connection)
 
 

@@ -56,7 +56,7 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
 def keeps_row(task: ClaimedTask, spec: HandlerSpec, levels: HistoryLevels) -> bool:
     """Whether the row is kept if the task succeeds; the handler's own level comes first."""
     level = spec.history or levels.queues.get(task.queue, levels.default)
-    if level is HistoryLevel.ALL or task.in_group:
+    if level is HistoryLevel.ALL or task.group_id is not None:
         return True
     return level is HistoryLevel.FAILURES and task.fence.attempt > 1
 

@@ -49,7 +49,7 @@ class ClaimedTask(NamedTuple):
     created_s: float  # seconds since 1970, and the key as text: few handlers use them
     due_s: float
     cancel_requested: bool
-    in_group: bool = False  # a group counts its end
+    group_id: int | None = None  # the group, or flow, that counts its end
 
     @property
     def idempotency_key(self) -> UUID:
