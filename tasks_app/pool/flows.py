@@ -73,6 +73,13 @@ _ADD_IDS_TO_REOPEN = text(f"""
         CAST(:ids AS bigint[])
     FROM grown g""")
 
+_ADD_NEEDS = text(f"""
+    INSERT INTO {FLOW_NEED} (flow_id, step, needs, after)
+    SELECT s.flow_id, s.step, n.needs, n.after
+    FROM (SELECT * FROM {FLOW_STEP} WHERE task_id = :id) AS s
+    CROSS JOIN unnest(CAST(:needs AS text[]), CAST(:after AS text[])) AS n(needs, after)
+    ON CONFLICT DO NOTHING""")
+
 
 def insert_flow(
     connection: Connection, name: str, key: str | None, when_failed: WhenFailed, total: int
@@ -110,6 +117,15 @@ def lock_flow(
         if row.step is not None
     }
     return FlowToExtend(rows[0].number, ends)
+
+
+def add_needs(connection: Connection, task_id: int, needs: Collection[Need]) -> None:
+    """Enter needs of a running step, on steps of its flow; commit with its fence asked.
+
+    They are counted when its run ends with :class:`WaitForNeeds`.
+    """
+    values = {"id": task_id, "needs": [n.step for n in needs], "after": [n.after for n in needs]}
+    connection.execute(_ADD_NEEDS, values)
 
 
 class FlowToExtend(NamedTuple):

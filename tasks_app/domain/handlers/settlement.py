@@ -17,6 +17,7 @@ from tasks_app.domain.handlers.outcomes import (
     Retry,
     Skip,
     Snooze,
+    WaitForNeeds,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import reference_in
@@ -89,7 +90,8 @@ def settle_exception(
         case Fail():
             return settle_failure(task, cause)
         case Snooze():
-            return _uncharged(task, Event.SNOOZE, cause, error.after)
+            snoozed = _uncharged(task, Event.SNOOZE, cause, error.after)
+            return snoozed._replace(awaits_needs=isinstance(error, WaitForNeeds))
         case DependencyDown():  # if its outages could not be counted
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():

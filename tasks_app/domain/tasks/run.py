@@ -110,4 +110,5 @@ class Settlement(NamedTuple):
     sub_status: str | None = None  # set by the run; None: not set
     is_kept: bool = True  # False: the row of this success is deleted, not moved
     writes: tuple[tuple[str, Any], ...] = ()  # SQL of the handler that commits together with this
+    awaits_needs: bool = False  # it goes back until its needs are met, which it has entered
     unsure: bool = False  # a COMMIT got no answer: if its fence is stale, it may have succeeded
