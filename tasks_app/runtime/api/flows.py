@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import starmap
 from typing import Final
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.creation import NewTask, item_row
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import (
+    MAP_TASK,
+    MOST_STEPS,
     CreatedFlow,
     Flow,
     FlowProgress,
     FlowState,
+    Need,
+    StepEnd,
     check_flow,
+    check_needs,
+    check_type,
+    is_item,
+    is_open,
 )
 from tasks_app.domain.groups import member_row
 from tasks_app.domain.tasks.options import check_id
-from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow, row_as_json
 from tasks_app.pool import flows
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.tasks.cancel import CancelledMany
@@ -27,6 +37,7 @@ from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.producer import admitted, create_ready, ready
 from tasks_app.runtime.db.connections import Raw, Sync, connection_of, made_async, on_connection
 from tasks_app.runtime.encryption.values import opened_result
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 def create_flow(
@@ -62,36 +73,109 @@ def create_flow(
         TasksError: each statement commits by itself.
     """
     when_failed = check_flow(flow, key, on_failure)
-    rows = [_row(name, flow) for name in flow.steps]
+    rows = {name: _row(name, flow) for name in flow.steps}
     with on_connection(session) as connection:
-        if commits_itself(connection):
-            raise TasksError(
-                "create_flow needs a transaction: here its steps would exist, and might end, "
-                "before their needs do. Use a connection without AUTOCOMMIT."
-            )
+        _check_transaction(connection, "create_flow")
         flow_id, created = flows.insert_flow(connection, flow.name, key, when_failed, len(rows))
         if not created:
             return CreatedFlow(flow_id, dict(flows.task_ids(connection, flow_id)), created=False)
-        steps = {
-            name: flows.NewStep(
-                row.name, row.terms.delay or None if step.needs else None, step.needs
-            )
-            for row, (name, step) in zip(rows, flow.steps.items(), strict=True)
-        }
-        members = [
-            _member(name, row, flow_id, steps[name]) for name, row in zip(steps, rows, strict=True)
-        ]
-        starts = [not step.needs for step in steps.values()]
-        ids = create_ready(session, ready(members), starts) if members else []
+        steps, ids = _made(session, flow_id, rows, flow, {})
         flows.enter_steps(connection, flow_id, steps, ids)
     return CreatedFlow(flow_id, dict(zip(steps, ids, strict=True)))
 
 
+def extend_flow(session: Sync | Raw, flow_id: int, more: Flow) -> dict[str, TaskId]:
+    """Add steps to a flow; until the caller commits, no end of its steps can be counted.
+
+    The steps may need those that are there, in any way that can still be met. A handler extends its
+    own flow with ``ctx.flow_id``. The name of ``more`` is not used.
+
+    >>> flow = Flow("order")
+    >>> _ = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> made, more = create_flow(session, flow), Flow("more")
+    >>> _ = more.step("thank", send_mail, {"to": "a@example.org"}, needs="pay")
+    >>> [*extend_flow(session, made.id, more)]
+    ['thank']
+
+    Returns:
+        The ids of their tasks, by step.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: a step's unique_key is taken. Roll back: steps may be written.
+        TasksError: the flow is over or unknown, or each statement commits by itself.
+    """
+    check_type(more)
+    return graft(session, check_id(flow_id, "flow_id"), more)
+
+
+def graft(
+    session: Sync | Raw,
+    flow_id: int,
+    more: Flow,
+    *,
+    rows: Mapping[str, TaskRow] | None = None,
+    reopens: bool = False,
+) -> dict[str, TaskId]:
+    """Do what extend_flow does; ``reopens``: a flow that is over, too, which is open then.
+
+    ``rows``: those of the steps, by name, if they are made already.
+    """
+    rows = {name: _row(name, more) for name in more.steps} if rows is None else rows
+    named = {need for step in more.steps.values() for need in step.needs}
+    with on_connection(session) as connection:
+        _check_transaction(connection, "extend_flow")
+        flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
+        check_needs(more, flow.ends)
+        number = flow.steps + sum(not is_item(name) for name in more.steps)
+        if number > MOST_STEPS:
+            raise InvalidTaskError("steps", f"would be {number}", f"at most {MOST_STEPS}")
+        steps, ids = _made(session, flow_id, rows, more, flow.ends)
+        flows.add_steps(connection, flow_id, steps, ids, reopens=reopens)
+    return dict(zip(steps, ids, strict=True))
+
+
+def _check_transaction(connection: Connection, verb: str) -> None:
+    if commits_itself(connection):
+        raise TasksError(
+            f"{verb} needs a transaction: here its steps would exist, and might end, "
+            "before their needs do. Use a connection without AUTOCOMMIT."
+        )
+
+
+def _made(
+    session: Sync | Raw,
+    flow_id: int,
+    rows: Mapping[str, TaskRow],
+    flow: Flow,
+    ends: Mapping[str, StepEnd | None],
+) -> tuple[dict[str, flows.NewStep], list[TaskId]]:
+    """Create the tasks of steps; ``ends`` are those of steps that were there before."""
+    steps, members, starts = dict[str, flows.NewStep](), list[TaskRow](), list[bool]()
+    for name, row in rows.items():
+        needs = flow.steps[name].needs
+        waits = any(is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
+        steps[name] = flows.NewStep(row.name, row.terms.delay or None if waits else None, needs)
+        members.append(_member(name, row, flow_id, steps[name]))
+        starts.append(not waits)
+    return steps, create_ready(session, ready(members), starts) if members else []
+
+
 def _row(name: str, flow: Flow) -> TaskRow:
+    step = flow.steps[name]
     try:
-        return admitted(flow.steps[name].task, large=True)
+        return admitted(step.task if step.over is None else _map(step.task, step.over), large=True)
     except InvalidTaskError as error:
         raise error.at(f"steps.{name}") from None
+
+
+def _map(item: NewTask, over: str) -> NewTask:
+    """Return the task of a map; the process that runs it need not know the handler of its items."""
+    spec = HANDLERS.specs.get(item.task) if isinstance(item.task, str) else item.task.spec
+    row = item_row(item, spec)
+    kind = None if spec is None else spec.payload_type
+    payload = {"over": over, "item": row_as_json(row), "wraps": kind is not None and kind.wraps({})}
+    return NewTask(MAP_TASK, payload, queue=row.terms.queue, priority=row.terms.priority)
 
 
 def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
@@ -156,6 +240,7 @@ def cancel_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> 
 
 
 acreate_flow: Final = made_async(create_flow)
+aextend_flow: Final = made_async(extend_flow)
 aget_flow: Final = made_async(get_flow)
 alist_flows: Final = made_async(list_flows)
 acancel_flow: Final = made_async(cancel_flow)
