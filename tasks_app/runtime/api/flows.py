@@ -175,7 +175,9 @@ def _map(item: NewTask, over: str) -> NewTask:
     row = item_row(item, spec)
     kind = None if spec is None else spec.payload_type
     payload = {"over": over, "item": row_as_json(row), "wraps": kind is not None and kind.wraps({})}
-    return NewTask(MAP_TASK, payload, queue=row.terms.queue, priority=row.terms.priority)
+    return NewTask(
+        MAP_TASK, payload, queue=row.terms.queue, priority=row.terms.priority, biz_key=row.biz_key
+    )
 
 
 def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
