@@ -89,6 +89,7 @@ class CeleryRun:
         from celery.app.trace import build_tracer  # noqa: PLC0415  producers need none of it
 
         run = PoolRun(context)
+        call = Call(args=[*_first(context, call), *call.args], kwargs=call.kwargs)
         request = self._request(run)
         with _current(self._task.app):
             trace = build_tracer(
@@ -145,7 +146,9 @@ class CeleryRun:
     def _retry(self, run: PoolRun, call: Call, error: BaseException | None) -> Retry:
         signature = run.retries[-1]
         given = {"args": list(signature.args), "kwargs": dict(signature.kwargs)}
-        unchanged = _as_json(given, "payload") == _as_json(call.model_dump(), "payload")
+        unchanged = _as_json(given, "payload") == _as_json(
+            call.model_dump(exclude={"first"}), "payload"
+        )
         when = signature.options.get("eta") or signature.options.get("countdown")
         return Retry(
             str(error) if isinstance(error, CeleryRetry) else "",
@@ -163,6 +166,22 @@ class CeleryRun:
         else:
             wait = timedelta(seconds=self._task.default_retry_delay if when is None else when)
         return max(timedelta(0), wait)
+
+
+def _first(context: TaskContext, call: Call) -> list[Any]:
+    """Return what a canvas puts before the arguments."""
+    if call.first is None:
+        return []
+    needed = list(context.needs().values())
+    if not needed:
+        raise Fail("Its flow was over for long, and is forgotten with its results. Create it anew.")
+    match call.first:
+        case "results":
+            return [[step.result for step in needed]]
+        case "result":
+            return [needed[0].result]
+        case "task_id":
+            return [str(needed[0].task_id)]
 
 
 def _as_json(value: Any, path: str) -> Any:
