@@ -15,7 +15,6 @@ from tasks_app.broker.translation import CANVAS, Partial
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flows import LONGEST_NAME, Flow, Need, failed
-from tasks_app.domain.tasks.call_payload import First
 
 
 def flow_of(new: NewTask) -> tuple[Flow, str] | None:
@@ -47,11 +46,10 @@ def flow_of(new: NewTask) -> tuple[Flow, str] | None:
 
 
 class _Given(NamedTuple):
-    """What a signature waits for, and what of it comes before its arguments."""
+    """What a signature waits for, and what comes before its arguments: see ``Call``."""
 
     needs: tuple[Need | str, ...] = ()
-    first: First | None = None
-    is_empty: bool = False  # a chord's header without tasks: its body gets [], as in Celery
+    first: Any = None
 
 
 _START = _Given()
@@ -95,7 +93,7 @@ class _Steps:
                 end = self._chord(signature, given, errbacks, own)
             case _:
                 end = self._step(signature, given, errbacks, own)
-        if links and end.first != "result":  # as Celery refuses it
+        if links and isinstance(end.first, list):  # as Celery refuses it
             raise InvalidTaskError("options.link", "is given to a group", "a chord")
         for link in links:
             self.add(link, end)
@@ -123,13 +121,16 @@ class _Steps:
         errbacks: list[Any],
         options: Mapping[str, Any],
     ) -> _Given:
-        ends: tuple[Need | str, ...] = ()
-        for task in tasks:
+        needs: tuple[Need | str, ...] = ()
+        results: list[Any] = []
+        for each in tasks:
+            task = self._signature(each)
             before = len(self.flow.steps)
             end = self.add(task, given, errbacks, options)
             if len(self.flow.steps) > before:
-                ends += end.needs
-        return _Given(ends, "results") if ends else _Given(given.needs, is_empty=True)
+                needs += end.needs
+                results += end.first if CANVAS.get(task.task) == "group" else [end.first]
+        return _Given(needs or given.needs, results)
 
     def _chord(
         self, chord: Signature, given: _Given, errbacks: list[Any], options: Mapping[str, Any]
@@ -154,14 +155,12 @@ class _Steps:
     ) -> _Given:
         name = f"{len(self.flow.steps) + 1} {signature.task}"[:LONGEST_NAME]
         call = signature.replace(options=options)
-        if given.is_empty:
-            call = call.clone(args=([],))
         task: Any = call if given.first is None else Partial(call, given.first)
         self.flow.step(name, task, needs=given.needs, biz_key=self._biz_key)
         for place, errback in enumerate(errbacks):
             if errback not in errbacks[:place]:
                 self._errback(name, self._signature(errback))
-        return _Given((name,), "result")
+        return _Given((name,), name)
 
     def _errback(self, step: str, errback: Signature) -> None:
         if errback.task in CANVAS:
@@ -171,7 +170,7 @@ class _Steps:
             problem = f"calls {errback.task} with the request, the exception and the traceback"
             allowed = "a task that takes the failed one's id, or .si(…)"
             raise InvalidTaskError("options.link_error", problem, allowed)
-        self.add(errback, _Given((failed(step),), "task_id"))
+        self.add(errback, _Given((failed(step),), {"task_id": step}))
 
     def _signature(self, given: Mapping[str, Any]) -> Signature:
         if isinstance(given, Signature):

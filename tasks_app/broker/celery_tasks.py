@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ from tasks_app.domain.tasks.call_payload import CALL, Call
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Fixed
+from tasks_app.pool.flows import NeededStep
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -89,7 +90,9 @@ class CeleryRun:
         from celery.app.trace import build_tracer  # noqa: PLC0415  producers need none of it
 
         run = PoolRun(context)
-        call = Call(args=[*_first(context, call), *call.args], kwargs=call.kwargs)
+        if call.first is not None:
+            first = _first(call.first, context.needs())
+            call = Call(args=[first, *call.args], kwargs=call.kwargs)
         request = self._request(run)
         with _current(self._task.app):
             trace = build_tracer(
@@ -168,20 +171,18 @@ class CeleryRun:
         return max(timedelta(0), wait)
 
 
-def _first(context: TaskContext, call: Call) -> list[Any]:
+def _first(first: Any, needed: Mapping[str, NeededStep]) -> Any:
     """Return what a canvas puts before the arguments."""
-    if call.first is None:
-        return []
-    needed = list(context.needs().values())
-    if not needed:
-        raise Fail("Its flow was over for long, and is forgotten with its results. Create it anew.")
-    match call.first:
-        case "results":
-            return [[step.result for step in needed]]
-        case "result":
-            return [needed[0].result]
-        case "task_id":
-            return [str(needed[0].task_id)]
+    match first:
+        case str() if first in needed:
+            return needed[first].result
+        case list():
+            return [_first(each, needed) for each in first]
+        case {"task_id": step} if step in needed:
+            return str(needed[step].task_id)
+    raise Fail(
+        f"It needs no {first!r:.100}. A flow that was over for long is forgotten, with its results."
+    )
 
 
 def _as_json(value: Any, path: str) -> Any:

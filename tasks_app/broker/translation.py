@@ -18,7 +18,7 @@ from tasks_app.broker.internals import PYDANTIC
 from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.call_payload import CALL, First
+from tasks_app.domain.tasks.call_payload import CALL
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -28,10 +28,10 @@ _SINGLE_TASKS = "a single task; only create_task takes a canvas"
 
 
 class Partial(NamedTuple):
-    """A signature in a canvas that is called with what others returned before its arguments."""
+    """A signature in a canvas, and what comes before its arguments: see ``Call``."""
 
     signature: Signature
-    first: First
+    first: Any
 
 
 def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
@@ -57,7 +57,7 @@ def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
 
 
 def _signature(
-    new: NewTask, signature: Signature, first: First | None = None
+    new: NewTask, signature: Signature, first: Any = None
 ) -> tuple[NewTask, HandlerSpec | None]:
     if signature.task in CANVAS:
         raise InvalidTaskError("task", f"is a {CANVAS[signature.task]}", _SINGLE_TASKS)
@@ -75,7 +75,7 @@ def _signature(
         return _with_first(replace(called, task=signature.task), spec, first), spec
 
 
-def _call(new: NewTask, task: Task, first: First | None = None) -> tuple[NewTask, HandlerSpec]:
+def _call(new: NewTask, task: Task, first: Any = None) -> tuple[NewTask, HandlerSpec]:
     if new.payload is not None:
         raise InvalidTaskError("payload", "is given to a Celery task", "args= and kwargs=")
     check_call(new)
@@ -88,7 +88,7 @@ def _call(new: NewTask, task: Task, first: First | None = None) -> tuple[NewTask
     return _with_first(called, spec, first), spec
 
 
-def _with_first(new: NewTask, spec: HandlerSpec | None, first: First | None) -> NewTask:
+def _with_first(new: NewTask, spec: HandlerSpec | None, first: Any) -> NewTask:
     if first is None or (spec is not None and spec.payload_type is not CALL):
         return new  # a handler of ours is refused, as it is with arguments
     payload = {"args": list(new.args or ()), "kwargs": dict(new.kwargs or {}), "first": first}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks_app.domain.tasks.payload_type import PayloadType
-
-First: TypeAlias = Literal["result", "results", "task_id"]
 
 
 class Call(BaseModel):
@@ -18,9 +16,9 @@ class Call(BaseModel):
 
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    first: First | None = None
-    """What comes before ``args``: the result of the step that it needs, a list of the results of
-    all, or the id of the one that failed."""
+    first: Any = None
+    """What a canvas puts before ``args``: ``"a"`` is the result of the needed step ``a``,
+    ``["a", ["b", "c"]]`` a list of such, ``{"task_id": "a"}`` the id of the step that failed."""
 
 
 CALL = PayloadType(Call)

@@ -187,6 +187,8 @@ def test_a_chain_needs_the_one_before() -> None:
         (chord([chord([a.s(1), b.s(2)], c.s()), a.s(3)], one.s()),
          "one([c([a(1), b(2)]), a(3)])"),
         (chord([group(a.s(1), b.s(2)), c.s(3)], one.s()), "one([a(1), b(2), c(3)])"),
+        (chord([chain(a.s(1), group(b.s(), c.s())), a.s(2)], one.s()),
+         "one([[b(a(1)), c(a(1))], a(2)])"),
         (chord([a.s(1), b.s(2)], chain(b.s(), c.s(3))), "c(b([a(1), b(2)]), 3)"),
         (chord([a.s(1)], chord([b.s(2), c.s(3)], one.s())), "one([b([a(1)], 2), c([a(1)], 3)])"),
         (chord([], a.s(1)), "a([], 1)"),
@@ -220,14 +222,14 @@ def test_a_payload_says_what_comes_before_the_arguments(pool: Pool) -> None:
     with pool.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT name, payload FROM task_all ORDER BY id")
         found = [(row.name, row.payload) for row in rows]
-    of_the_id = ("errback", {"args": [], "kwargs": {}, "first": "task_id"})
+    none: dict[str, Any] = {"args": [], "kwargs": {}}
     assert found == [
-        ("a", {"args": [1], "kwargs": {}}),
-        of_the_id,
-        ("b", {"args": [2], "kwargs": {}}),
-        of_the_id,
-        ("c", {"args": [3], "kwargs": {}, "first": "results"}),
-        of_the_id,
+        ("a", {**none, "args": [1]}),
+        ("errback", {**none, "first": {"task_id": "1 a"}}),
+        ("b", {**none, "args": [2]}),
+        ("errback", {**none, "first": {"task_id": "3 b"}}),
+        ("c", {**none, "args": [3], "first": ["1 a", "3 b"]}),
+        ("errback", {**none, "first": {"task_id": "5 c"}}),
     ]
 
 
@@ -285,7 +287,7 @@ def test_a_task_whose_code_is_elsewhere_takes_the_result_too(pool: Pool) -> None
         payload = connection.exec_driver_sql(
             "SELECT payload FROM task_all WHERE name = 'far.away'"
         ).scalar_one()
-    assert payload == {"args": [2], "kwargs": {}, "first": "result"}
+    assert payload == {"args": [2], "kwargs": {}, "first": "1 a"}
 
 
 # -- how it runs
@@ -328,7 +330,7 @@ def test_a_step_of_a_forgotten_flow_fails_with_the_reason(pool: Pool) -> None:
     pool.drain()
     with pool.engine.connect() as connection:
         error = connection.exec_driver_sql("SELECT error FROM task_error").scalar_one()
-    assert "Its flow was over for long, and is forgotten with its results" in error
+    assert "It needs no '1 a'. A flow that was over for long is forgotten, with its" in error
 
 
 # -- callbacks
