@@ -29,10 +29,9 @@ def flow_of(new: NewTask) -> tuple[Flow, str] | None:
     ):
         return None
     kind = CANVAS.get(canvas.task, "signature with callbacks")
-    options = {**(new.options or {}), "payload": new.payload, "args": new.args}
-    options["kwargs"] = new.kwargs
-    biz_key = options.pop("biz_key", None)
-    for name, value in options.items():
+    given = {"payload": new.payload, "args": new.args, "kwargs": new.kwargs, **(new.options or {})}
+    biz_key = given.pop("biz_key", None)
+    for name, value in given.items():
         if value is not None:
             allowed = "biz_key; all else in its signatures, as with .set(countdown=60)"
             raise InvalidTaskError(name, f"is given to a {kind}", allowed)

@@ -24,7 +24,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 
 CANVAS = {"celery.chain": "chain", "celery.group": "group", "celery.chord": "chord"}
 _OF_CELERY = "celery."  # its own tasks, also map, starmap and chunks
-_SINGLE_TASKS = "a single task; only create_task takes a canvas"
+_SINGLE_TASKS = "a single task; only create_task takes a canvas, without then= or on_failure="
 
 
 class Partial(NamedTuple):
