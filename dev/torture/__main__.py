@@ -59,6 +59,7 @@ def _together(options: argparse.Namespace) -> int:
         cancels=options.everything,
         engine=options.engine,
         jobs=options.batches,
+        flows=options.flows,
         surroundings=options.surroundings,
         children=options.children,
         pause_s=tuple(options.pause),
@@ -152,6 +153,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--batches", action="store_true", help="a batch job and groups beside the tasks"
     )
+    parser.add_argument("--flows", type=int, default=0, help="of twenty steps, beside the tasks")
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")
     parser.add_argument(
         "--pause", type=float, nargs=2, default=(0.5, 2.5), help="seconds between two faults"

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from dev.torture import jobs, timetable
+from dev.torture import flows, jobs, timetable
 from dev.torture.failpoints import CALM, HITS, hits
 from dev.torture.fault_proxy import FaultProxy
 from dev.torture.operators import COMMITTED
@@ -65,6 +65,8 @@ class Plan:
     """Without Celery: workers are ``tasks-app work``, which need neither beat nor broker."""
     jobs: bool = False
     """A batch job and groups run beside the tasks."""
+    flows: int = 0
+    """How many flows of twenty steps run beside them."""
     surroundings: Surroundings = Surroundings()  # noqa: RUF009  frozen
 
 
@@ -140,9 +142,14 @@ def _hurt(
         timetable.begin(connection, plan.spread_s)
         if plan.jobs:
             jobs.begin(connection)
-    producer = threading.Thread(target=_produce, args=(plan, world.engine), daemon=True)
-    producer.start()
-    while producer.is_alive():
+        flows.begin(connection)
+    producers = [
+        threading.Thread(target=_produce, args=(plan, world.engine), daemon=True),
+        flows.Producer(world.engine, plan.flows, plan.spread_s),
+    ]
+    for producer in producers:
+        producer.start()
+    while any(producer.is_alive() for producer in producers):
         time.sleep(world.rng.uniform(*plan.pause_s))
         tell(f"  {_count(world.engine, 'task_completed') or 0:>6} done   {draw(world)}")
         _revive(world)
@@ -159,6 +166,8 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
         checks += timetable.judge_instants(connection)
         if plan.jobs:
             checks += jobs.judge_jobs(connection, cancels=plan.cancels)
+        if plan.flows:
+            checks += flows.judge_flows(connection, plan.flows)
         facts: list[tuple[str, object]] = [
             ("stale writes refused by the fence", sum(w.refusals() for w in world.workers)),
             (
@@ -195,7 +204,7 @@ def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterat
         environment = {
             "TASKS_APP_DATABASE_URL": _through(database, database_line),
             "TASKS_APP_BROKER_URL": _through(broker, broker_line),
-            "TASKS_APP_IMPORTS": "dev.torture.handlers,dev.torture.jobs",
+            "TASKS_APP_IMPORTS": "dev.torture.handlers,dev.torture.jobs,dev.torture.flows",
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
             **servers.settings,
             "TORTURE_FAILPOINTS": plan.failpoints,
@@ -314,7 +323,7 @@ def _left(plan: Plan, engine: Engine) -> int | None:
     """Count what is pending or has yet to be fired or to go on; None: the database is away."""
     try:
         with engine.begin() as connection:
-            coming = int(not timetable.is_over(connection))
+            coming = int(not timetable.is_over(connection)) + flows.go_on(connection)
             if plan.jobs:
                 coming += jobs.go_on(connection, restart=plan.cancels)
     except DBAPIError:

@@ -1,0 +1,131 @@
+"""Flows of twenty steps that run during the faults: each effect once, no step before its needs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from dev.torture.verdict import Check
+from tasks_app import Fail, Flow, TaskContext, create_flow, failed, handler, requeue_task
+
+AT_ONCE = 5  # flows of one transaction
+FAILS = 10  # one flow of so many has a step that fails until it is mended
+OFTEN: dict[str, Any] = {"retry": "fixed 100ms", "max_attempts": 50, "biz_key": "flow"}
+_TABLES = text("""
+    CREATE TABLE flow_made (id bigint PRIMARY KEY, number integer);
+    CREATE TABLE flow_mended (number integer PRIMARY KEY);
+    CREATE TABLE flow_effect (id bigserial PRIMARY KEY, task_id bigint);
+""")
+_MADE = text("INSERT INTO flow_made VALUES (:id, :number)")
+_NUMBERS = text("SELECT number FROM flow_made")
+_EFFECT = text("INSERT INTO flow_effect (task_id) VALUES (:id)")
+_IS_MENDED = text("SELECT count(*) FROM flow_mended WHERE number = :number")
+_MEND = text("INSERT INTO flow_mended VALUES (:number) ON CONFLICT DO NOTHING")
+_TO_MEND = text("""
+    SELECT e.id, (e.payload ->> 'number')::integer AS number
+    FROM task_error e WHERE e.name = 'flow.work'
+""")
+_GOES_ON = text("SELECT count(*) FROM task_group WHERE flow IS NOT NULL AND outcome IS NULL")
+_FACTS = text("""
+    SELECT
+        (SELECT count(*) FROM flow_made) AS made,
+        (SELECT count(*) FROM task_group WHERE flow IS NOT NULL) AS flows,
+        (SELECT count(*) FROM task_group WHERE flow IS NOT NULL AND outcome = 'SUCCEEDED') AS done,
+        (SELECT count(*) FROM task_flow_step WHERE ended = 'success') AS steps,
+        (SELECT count(*) FROM flow_effect) AS effects,
+        (SELECT count(DISTINCT task_id) FROM flow_effect) AS tasks,
+        (SELECT count(*) FROM task_flow_need n
+            JOIN task_flow_step s USING (flow_id, step) JOIN flow_effect e ON e.task_id = s.task_id
+            JOIN task_flow_step k ON (k.flow_id, k.step) = (n.flow_id, n.needs)
+            WHERE n.after = 'success' AND k.ended = 'success' AND NOT EXISTS (
+                SELECT FROM flow_effect b WHERE b.task_id = k.task_id AND b.id < e.id)) AS early
+""")
+
+
+@handler("flow.work")
+def work(ctx: TaskContext, payload: dict[str, Any]) -> str:
+    """Write an effect, with time to be killed before and after it."""
+    time.sleep(random.uniform(0, 0.01))
+    number = {"number": payload["number"]}
+    if payload.get("fails") and not ctx.session.execute(_IS_MENDED, number).scalar():
+        raise Fail("nobody has mended it yet")
+    ctx.session.execute(_EFFECT, {"id": ctx.task_id})
+    time.sleep(random.uniform(0, 0.01))
+    return f"{payload['number']}"
+
+
+def twenty_steps(number: int) -> Flow:
+    """Six diamonds in a row, and a branch for a failure."""
+    flow = Flow("torture")
+    before = flow.step("first", "flow.work", {"number": number}, **OFTEN)
+    for n in range(6):
+        fails = n == 2 and number % FAILS == 0
+        left = flow.step(f"left{n}", "flow.work", {"number": number}, needs=before, **OFTEN)
+        right = flow.step(
+            f"right{n}", "flow.work", {"number": number, "fails": fails}, needs=before, **OFTEN
+        )
+        before = flow.step(
+            f"join{n}", "flow.work", {"number": number}, needs=[left, right], **OFTEN
+        )
+    flow.step("sorry", "flow.work", {"number": number}, needs=failed("right2"), **OFTEN)
+    return flow
+
+
+class Producer(threading.Thread):
+    """Creates flows in transactions, and asks after each that was not answered."""
+
+    def __init__(self, engine: Engine, flows: int, lasts_s: float) -> None:
+        super().__init__(daemon=True)
+        self._engine, self._flows = engine, flows
+        self._pause_s = lasts_s * AT_ONCE / max(flows, 1)
+
+    def run(self) -> None:
+        left = set(range(self._flows))
+        while left:
+            numbers = sorted(left)[:AT_ONCE]
+            try:
+                with self._engine.begin() as connection:
+                    for number in numbers:
+                        made = create_flow(connection, twenty_steps(number))
+                        connection.execute(_MADE, {"id": made.id, "number": number})
+                left -= set(numbers)
+                time.sleep(self._pause_s)
+            except DBAPIError:  # nobody knows whether the COMMIT was carried out: so ask
+                time.sleep(0.2)
+                left -= self._made()
+
+    def _made(self) -> set[int]:
+        try:
+            with self._engine.connect() as connection:
+                return set(connection.execute(_NUMBERS).scalars())
+        except DBAPIError:
+            self._engine.dispose()
+            return set()
+
+
+def begin(connection: Connection) -> None:
+    connection.execute(_TABLES)
+
+
+def go_on(connection: Connection) -> int:
+    """Mend what has failed; return how many flows are not over."""
+    for task in connection.execute(_TO_MEND).all():
+        connection.execute(_MEND, {"number": task.number})
+        requeue_task(connection, task.id)
+    return int(connection.execute(_GOES_ON).scalar_one())
+
+
+def judge_flows(connection: Connection, flows: int) -> list[Check]:
+    f = connection.execute(_FACTS).one()
+    return [
+        Check("each flow that was committed is there", f.made == f.flows == flows, f.flows),
+        Check("each flow has succeeded", f.done == flows, f.done),
+        Check("each step that succeeded has its effect", f.tasks >= f.steps, f.tasks),
+        Check("no step has two effects", f.effects == f.tasks, f.effects),
+        Check("no step ran before what it needs", f.early == 0, f.early),
+    ]
