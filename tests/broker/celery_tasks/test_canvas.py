@@ -167,44 +167,44 @@ def test_a_chain_needs_the_one_before() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("canvas", "result"),
-    [
-        (a.s(1) | b.s(2) | c.s(), "c(b(a(1), 2))"),
-        (chain(a.s(1), b.si(2), c.s(3)), "c(b(2), 3)"),
-        (chain(a.s(1)), "a(1)"),
-        (chain(a.s(1), chain(b.s(), c.s(2))), "c(b(a(1)), 2)"),
-        (chord([a.s(1), b.s(2)], c.s(3)), "c([a(1), b(2)], 3)"),
-        (chord([a.s(1), b.s(2)], c.si(3)), "c(3)"),
-        (chord([a.s(1)], b.s()), "b([a(1)])"),
-        (group(a.s(1)) | b.s(), "b([a(1)])"),
-        (chain(group(a.s(1)), b.s()), "b(a(1))"),
-        (chain(a.s(1), group(b.s(2)), c.s()), "c(b(a(1), 2))"),
-        (chain(a.s(0), group(b.s(1), c.si(2)), a.s()), "a([b(a(0), 1), c(2)])"),
-        (chain(group(a.s(1), b.s(2)), group(b.s(3), c.s(4)), one.s()),
-         "one([b([a(1), b(2)], 3), c([a(1), b(2)], 4)])"),
-        (chord([chain(a.s(1), b.s()), c.s(2)], one.s()), "one([b(a(1)), c(2)])"),
-        (chord([chord([a.s(1), b.s(2)], c.s()), a.s(3)], one.s()),
-         "one([c([a(1), b(2)]), a(3)])"),
-        (chord([group(a.s(1), b.s(2)), c.s(3)], one.s()), "one([a(1), b(2), c(3)])"),
-        (chord([chain(a.s(1), group(b.s(), c.s())), a.s(2)], one.s()),
-         "one([[b(a(1)), c(a(1))], a(2)])"),
-        (chord([a.s(1), b.s(2)], chain(b.s(), c.s(3))), "c(b([a(1), b(2)]), 3)"),
-        (chord([a.s(1)], chord([b.s(2), c.s(3)], one.s())), "one([b([a(1)], 2), c([a(1)], 3)])"),
-        (chord([], a.s(1)), "a([], 1)"),
-        (chain(a.s(1), chord([], b.s(2))), "b([], 2)"),
-        (chain(a.s(1), group(), b.s()), "b(a(1))"),
-        (a.s(1).set(link=[b.s(2), c.si(3)]), "a(1)"),
-        (signature(json.loads(json.dumps(chain(a.s(1), group(b.s(), c.s()), one.s()))), app=app),
-         "one([b(a(1)), c(a(1))])"),
-    ],
-)  # fmt: skip
-def test_the_last_gets_what_it_gets_in_celery(pool: Pool, canvas: Any, result: str) -> None:
-    last = pool.create(canvas)
+LAST: list[tuple[Any, str]] = [
+    (a.s(1) | b.s(2) | c.s(), "c(b(a(1), 2))"),
+    (chain(a.s(1), b.si(2), c.s(3)), "c(b(2), 3)"),
+    (chain(a.s(1)), "a(1)"),
+    (chain(a.s(1), chain(b.s(), c.s(2))), "c(b(a(1)), 2)"),
+    (chord([a.s(1), b.s(2)], c.s(3)), "c([a(1), b(2)], 3)"),
+    (chord([a.s(1), b.s(2)], c.si(3)), "c(3)"),
+    (chord([a.s(1)], b.s()), "b([a(1)])"),
+    (group(a.s(1)) | b.s(), "b([a(1)])"),
+    (chain(group(a.s(1)), b.s()), "b(a(1))"),
+    (chain(a.s(1), group(b.s(2)), c.s()), "c(b(a(1), 2))"),
+    (chain(a.s(0), group(b.s(1), c.si(2)), a.s()), "a([b(a(0), 1), c(2)])"),
+    (chain(group(a.s(1), b.s(2)), group(b.s(3), c.s(4)), one.s()),
+     "one([b([a(1), b(2)], 3), c([a(1), b(2)], 4)])"),
+    (chord([chain(a.s(1), b.s()), c.s(2)], one.s()), "one([b(a(1)), c(2)])"),
+    (chord([chord([a.s(1), b.s(2)], c.s()), a.s(3)], one.s()),
+     "one([c([a(1), b(2)]), a(3)])"),
+    (chord([group(a.s(1), b.s(2)), c.s(3)], one.s()), "one([a(1), b(2), c(3)])"),
+    (chord([chain(a.s(1), group(b.s(), c.s())), a.s(2)], one.s()),
+     "one([[b(a(1)), c(a(1))], a(2)])"),
+    (chord([a.s(1), b.s(2)], chain(b.s(), c.s(3))), "c(b([a(1), b(2)]), 3)"),
+    (chord([a.s(1)], chord([b.s(2), c.s(3)], one.s())), "one([b([a(1)], 2), c([a(1)], 3)])"),
+    (chord([], a.s(1)), "a([], 1)"),
+    (chain(a.s(1), chord([], b.s(2))), "b([], 2)"),
+    (chain(a.s(1), group(), b.s()), "b(a(1))"),
+    (a.s(1).set(link=[b.s(2), c.si(3)]), "a(1)"),
+    (signature(json.loads(json.dumps(chain(a.s(1), group(b.s(), c.s()), one.s()))), app=app),
+     "one([b(a(1)), c(a(1))])"),
+]  # fmt: skip
+
+
+def test_the_last_gets_what_it_gets_in_celery(pool: Pool) -> None:
+    made = [(pool.create(canvas), result) for canvas, result in LAST]
     pool.drain()
-    assert pool.result(last) == result
-    assert pool.flow(last).state is FlowState.SUCCEEDED
-    assert len(calls) == pool.flow(last).total
+    assert [pool.result(last) for last, _ in made] == [result for _, result in made]
+    ended = [pool.flow(last) for last, _ in made]
+    assert {flow.state for flow in ended} == {FlowState.SUCCEEDED}
+    assert len(calls) == sum(flow.total for flow in ended)
 
 
 def test_the_flow_has_the_name_of_the_task_whose_id_is_returned(pool: Pool) -> None:
