@@ -191,7 +191,7 @@ LAST: list[tuple[Any, str]] = [
     (chord([a.s(1)], chord([b.s(2), c.s(3)], one.s())), "one([b([a(1)], 2), c([a(1)], 3)])"),
     (chord([], a.s(1)), "a([], 1)"),
     (chain(a.s(1), chord([], b.s(2))), "b([], 2)"),
-    (chain(a.s(1), group(), b.s()), "b(a(1))"),
+    (chain(a.s(1), group(), b.s(), app=app), "b(a(1))"),
     (a.s(1).set(link=[b.s(2), c.si(3)]), "a(1)"),
     (signature(json.loads(json.dumps(chain(a.s(1), group(b.s(), c.s()), one.s()))), app=app),
      "one([b(a(1)), c(a(1))])"),
