@@ -47,6 +47,7 @@ class ActiveRun:
     is_kept: bool = True  # the task keeps its row if it succeeds
     hard_timeout_s: float | None = None  # its process is killed after so long
     returned: Settlement | None = None  # the handler's end, if its writes commit later, alone
+    has_kept: bool = False  # it has committed, so a further call of its handler goes on there
     thread: threading.Thread = field(default_factory=threading.current_thread)
     in_loop: Callable[[], bool] | None = None  # whether a task of the event loop still runs it
 
@@ -67,7 +68,8 @@ class RunCheckpoint:
         self._access = access
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
-        self._known = run.task.fence.attempt == 1  # no earlier attempt could have saved one
+        # Nobody could have saved one before.
+        self._known = run.task.fence.attempt == 1 and not run.has_kept
         self._changed = False
 
     def set(self, value: Mapping[str, Any] | None) -> None:
@@ -101,6 +103,7 @@ class RunCheckpoint:
             text = encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
         task, progress = self._run.task, self._run.progress
         note = Note(text, self._changed, *(progress or (None, None)))
+        self._run.has_kept = True  # at the latest now it may
         cancelled = save_checkpoint(connection, task.fence, note)
         if cancelled is None:
             raise LeaseLostError(task.task_id)
