@@ -322,6 +322,15 @@ class GivenAccess:
             raise TypeError("In async handlers use: await ctx.session.connection()")
         return cast("Connection", self.session.connection())
 
+    def read(self, find: Callable[[Connection], Any]) -> Any:
+        if not self.is_async:
+            return find(self.connection)
+
+        async def found() -> Any:
+            return await (await self.session.connection()).run_sync(find)
+
+        return found()
+
     def write(self, query: str, parameters: Any) -> None:
         """Send it at once: there is no outcome with which it could travel."""
         write = write_of(query, parameters)

@@ -115,7 +115,7 @@ class RunCheckpoint:
 class PlainCheckpoint(RunCheckpoint):
     def get(self) -> dict[str, Any] | None:
         if not self._known:
-            self._load(self._access.connection)
+            self._access.read(self._load)
         return self._value
 
     def places(self) -> dict[str, Any]:
@@ -138,8 +138,7 @@ class AsyncCheckpoint(RunCheckpoint):
     @noted
     async def get(self) -> dict[str, Any] | None:
         if not self._known:
-            connection = await self._access.session.connection()
-            await connection.run_sync(self._load)
+            await self._access.read(self._load)
         return self._value
 
     async def places(self) -> dict[str, Any]:
