@@ -141,7 +141,7 @@ class Flow:
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
-        _check_name(name, "step")
+        check_name(name, "step")
         if name in self.steps:
             raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
         if len(self.steps) >= MOST_STEPS:
@@ -164,7 +164,8 @@ class Flow:
         return Need(name)
 
 
-def _check_name(name: Any, path: str) -> None:
+def check_name(name: Any, path: str) -> None:
+    """Raise InvalidTaskError unless it is the name of a flow or a step."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         allowed = f"text of up to {LONGEST_NAME} characters"
         raise InvalidTaskError(path, f"is {shown_value(name)}", allowed)
@@ -185,7 +186,7 @@ def check_flow(flow: Flow, key: str | None, on_failure: str) -> WhenFailed:
     """Raise InvalidTaskError if the flow cannot be created: a need is unknown, or needs itself."""
     if not isinstance(flow, Flow):
         raise InvalidTaskError("flow", f"is of type {type(flow).__name__}", "a Flow")
-    _check_name(flow.name, "flow.name")
+    check_name(flow.name, "flow.name")
     read_key({"key": key}, "key")
     if on_failure not in list(WhenFailed):
         problem = f"is {shown_value(on_failure)}"
