@@ -17,7 +17,7 @@ from tasks_app.pool.tasks.run_records import read_steps, step_names
 from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.handlers import steps
 from tests.runtime.api.test_checkpoints import rescued
-from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.bench import EFFECT, NOW_DUE, Bench, due_in_s
 from tests.runtime.encryption.conftest import OLD, configure  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.parametrize("kind", ["plain", "async"])
@@ -371,3 +371,79 @@ def test_results_of_encrypted_tasks_are_encrypted(
     ((_, result),) = kept(bench)
     assert list(result) == ["$encrypted"]
     assert bench.state(task_id) == "SUCCEEDED"
+
+
+HOUR = 3600.0
+NIGHT = "a-night"
+
+
+def asleep(bench: Bench, kind: str) -> int:
+    """Run a task up to a sleep of an hour between two steps."""
+
+    @handler(bench, kind)
+    async def h(ctx: Any) -> None:
+        await ctx.step("evening", function(bench, kind, ctx, "evening"))
+        await ctx.sleep("1h", name=NIGHT)
+        await ctx.step("morning", function(bench, kind, ctx, "morning"))
+
+    return int(bench.run_one())
+
+
+def test_a_sleep_gives_the_task_back_until_it_is_over(bench: Bench, kind: str) -> None:
+    task_id = asleep(bench, kind)
+    task = bench.task(task_id)
+    assert (task.state, task.attempt, task.failures) == ("PENDING", 1, 0)
+    assert HOUR - 60 < due_in_s(bench, task_id) <= HOUR
+    assert kept(bench) == [(NIGHT, HOUR), ("evening", None)]
+
+    bench.sql("UPDATE task_step SET at = at - interval '1h'")
+    bench.sql(NOW_DUE)
+    bench.drain()
+
+    assert bench.runs == notes(bench) == ["evening", "morning"]
+    assert (bench.state(task_id), bench.task(task_id).attempt) == ("SUCCEEDED", 2)
+
+
+def test_who_is_woken_early_sleeps_on_until_the_same_instant(bench: Bench, kind: str) -> None:
+    task_id = asleep(bench, kind)
+    bench.sql("UPDATE task_step SET at = at - interval '20min'")
+    bench.sql(NOW_DUE)
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.attempt, task.failures) == ("PENDING", 2, 0)
+    assert HOUR * 2 / 3 - 60 < due_in_s(bench, task_id) <= HOUR * 2 / 3
+    assert bench.runs == ["evening"]
+
+
+def test_what_was_done_before_a_sleep_stands(bench: Bench, kind: str) -> None:
+    @handler(bench, kind)
+    async def h(ctx: Any) -> None:
+        await done(function(bench, kind, ctx, "before")())
+        await ctx.sleep("1h", name=NIGHT)
+
+    bench.run_one()
+    assert notes(bench) == ["before"]
+
+
+def test_who_lost_the_lease_does_not_sleep(bench: Bench, kind: str) -> None:
+    @handler(bench, kind)
+    async def h(ctx: Any) -> None:
+        rescued(bench, ctx.fence)
+        with pytest.raises(LeaseLostError):
+            await ctx.sleep("1h", name=NIGHT)
+        bench.runs.append("refused")
+
+    bench.execute_one()
+    assert (bench.runs, kept(bench)) == (["refused"], [])
+
+
+def test_a_sleep_of_no_duration_is_refused(bench: Bench, kind: str) -> None:
+    @handler(bench, kind)
+    async def h(ctx: Any) -> None:
+        with pytest.raises(ValueError, match="duration is 'tomorrow', which is not a duration"):
+            await ctx.sleep("tomorrow", name=NIGHT)
+        bench.runs.append("refused")
+
+    bench.run_one()
+    assert (bench.runs, kept(bench)) == (["refused"], [])
