@@ -197,9 +197,9 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "step that commits within another",
         "What a function does is one commit, with its result.",
-        KEEPS,
-        "        self._point.check_outside()\n",
-        "",
+        CHECKPOINT,
+        "        self._check_outside()\n        self._inside = name",
+        "        self._inside = name",
         f"{STEPS}nothing_commits_while_a_function_runs[step-plain]",
     ),
     mutant(

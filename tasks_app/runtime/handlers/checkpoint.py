@@ -105,14 +105,14 @@ class RunCheckpoint:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Call a step's function: nothing is committed before it has returned."""
-        self.check_outside()
+        self._check_outside()
         self._inside = name
         try:
             yield
         finally:
             self._inside = None
 
-    def check_outside(self) -> None:
+    def _check_outside(self) -> None:
         if self._inside is not None:
             raise RuntimeError(
                 f"The step {self._inside!r} runs, and what it does commits at its end. "
@@ -149,7 +149,7 @@ class PlainCheckpoint(RunCheckpoint):
 
     def commit(self, step: tuple[str, str] | None = None) -> None:
         """Commit, with the name and the result of a step that is over."""
-        self.check_outside()
+        self._check_outside()
         self._access.keep(partial(self._keep, step=step))
         self._changed = False
 
@@ -180,7 +180,7 @@ class AsyncCheckpoint(AwaitedPart, RunCheckpoint):
 
     @noted
     async def commit(self, step: tuple[str, str] | None = None) -> None:
-        self.check_outside()
+        self._check_outside()
         await self._access.keep(partial(self._keep, step=step))
         self._changed = False
 

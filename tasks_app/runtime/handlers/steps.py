@@ -47,14 +47,14 @@ class RunSteps:
 
     def _enter(self, name: str) -> None:
         check_name(name, "step")
-        self._point.check_outside()
         if name in self._entered:
             raise ValueError(f"This run has a step named {name!r} already. Give each its own name.")
         self._entered.add(name)
 
     def _read(self, connection: Connection) -> None:
-        now, task = time.monotonic(), self._run.task
-        for name, result, age_s in read_steps(connection, task.task_id):
+        task = self._run.task
+        found, now = read_steps(connection, task.task_id), time.monotonic()
+        for name, result, age_s in found:
             self._known[name] = Known(opened_value(result, RESULT, task.name), now - age_s)
         self._is_read = True
 
