@@ -194,7 +194,7 @@ class Flow:
 
     def _needs(self, name: str, needs: Needs) -> dict[str, After]:
         """Return the needs of a new step; raises InvalidTaskError."""
-        _check_name(name, "step")
+        check_name(name, "step")
         if is_item(name):
             raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
         if name in self.steps:
@@ -230,7 +230,8 @@ def _over(name: Any, task: Any, over: Any) -> str:
     return need.step
 
 
-def _check_name(name: Any, path: str) -> None:
+def check_name(name: Any, path: str) -> None:
+    """Raise InvalidTaskError unless it is the name of a flow or a step."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         allowed = f"text of up to {LONGEST_NAME} characters"
         raise InvalidTaskError(path, f"is {shown_value(name)}", allowed)
@@ -250,7 +251,7 @@ def _name_of(step: object) -> str:
 def check_flow(flow: Flow, key: str | None, on_failure: str) -> WhenFailed:
     """Raise InvalidTaskError if the flow cannot be created: a need is unknown, or needs itself."""
     check_type(flow)
-    _check_name(flow.name, "flow.name")
+    check_name(flow.name, "flow.name")
     read_key({"key": key}, "key")
     if on_failure not in list(WhenFailed):
         problem = f"is {shown_value(on_failure)}"

@@ -15,6 +15,7 @@ from tasks_app.pool.tables import (
     PAUSE,
     PENDING,
     SCHEDULE,
+    STEP,
     TABLES,
     VERSION,
     table,
@@ -90,6 +91,7 @@ _OF_TASKS = (
 _MOVED = {
     PENDING: _OF_TASKS,
     KEY: ("until",),
+    STEP: ("at",),
     PAUSE: ("since", "resume_at"),
     GATE: ("look_at", "filled_at"),
     BREAKER: ("since", "look_at", "let_at"),

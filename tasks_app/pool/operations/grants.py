@@ -91,6 +91,7 @@ _EVERYTHING = (
         t.FLOW_STEP,
         t.FLOW_NEED,
         t.PROGRESS,
+        t.STEP,
         t.COUNT_PART,
         t.COUNT,
         t.TOTAL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -21,13 +21,7 @@ from tasks_app.runtime.large_values import large_values
 
 def read_needs(access: Access, task_id: int) -> Any:
     """Return the needed steps by name, with their results; in an async handler, awaitably."""
-    return _awaited(access, task_id) if access.is_async else _read(access.connection, task_id)
-
-
-async def _awaited(access: Access, task_id: int) -> dict[str, NeededStep]:
-    connection = await access.session.connection()
-    found: dict[str, NeededStep] = await connection.run_sync(_read, task_id)
-    return found
+    return access.read(partial(_read, task_id=task_id))
 
 
 def _read(connection: Connection, task_id: int) -> dict[str, NeededStep]:
