@@ -226,8 +226,9 @@ def _over(name: Any, task: Any, over: Any) -> str:
     match over:
         case Need(step, After.SUCCESS) | str(step):
             return step
-    allowed = "a step of this flow, or its name"
-    raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
+        case _:
+            allowed = "a step of this flow, or its name"
+            raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
 
 
 def check_name(name: Any, path: str) -> None:
