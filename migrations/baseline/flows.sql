@@ -44,24 +44,67 @@ REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interva
 
 -- Puts off those of these steps that have not ended, do not run and have open needs. A need is open until its step has ended; one of a success stays
 -- so after a failure, which can be mended. One that can never be met is not: who requeues a step that was skipped, or cancelled, wants it to run.
-CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
-    WITH o AS MATERIALIZED (
-        SELECT array_agg(s.task_id) AS ids, array_agg(n.number) AS numbers
-        FROM (
-            SELECT n.step, count(*)::integer AS number FROM task_flow_need n CROSS JOIN LATERAL (
+-- An event is one until it is sent; time-outs begin where nothing else is open.
+CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    ids bigint[];
+    numbers integer[];
+BEGIN
+    SELECT array_agg(s.task_id), array_agg(n.number) INTO ids, numbers
+    FROM (
+        SELECT n.step, sum(n.number)::integer AS number FROM (
+            SELECT n.step, 1 AS number FROM task_flow_need n CROSS JOIN LATERAL (
                 SELECT FROM task_flow_step e
                 WHERE e.flow_id = flow AND e.step = n.needs AND (e.ended IS NULL OR e.ended = 'failure' AND n.after = 'success') OFFSET 0) AS e
-            WHERE n.flow_id = flow AND n.step = ANY(steps) GROUP BY n.step) AS n
-        CROSS JOIN LATERAL (
-            SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s)
+            WHERE n.flow_id = flow AND n.step = ANY(steps)
+            UNION ALL
+            SELECT s.step, CASE WHEN w.timeout IS NULL THEN 1 ELSE 0 END FROM task_flow_step s CROSS JOIN LATERAL (
+                SELECT w.timeout FROM task_event_wait w
+                WHERE w.task_id = s.task_id AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL OFFSET 0) AS w
+            WHERE s.flow_id = flow AND s.step = ANY(steps)) AS n
+        GROUP BY n.step) AS n
+    CROSS JOIN LATERAL (
+        SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
+    -- A date that is that of a time-out is not the task's own.
     UPDATE task_pending p
-    SET waits_for = (SELECT numbers FROM o)[array_position((SELECT ids FROM o), p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
-        held_due_at = coalesce(p.held_due_at, p.due_at),
+    SET waits_for = numbers[array_position(ids, p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
+        held_due_at = coalesce((
+            SELECT max(w.not_before) FROM task_event_wait w
+            WHERE w.task_id = p.id AND coalesce(p.held_due_at, p.due_at) = task_event_date(p.id, p.expires_at)), p.held_due_at, p.due_at),
         due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
         scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
         parked = NULL, parked_kind = NULL, parked_for = NULL
-    WHERE p.id = ANY((SELECT ids FROM o)::bigint[]) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL
-$$;
+    WHERE p.id = ANY(ids) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL AND numbers[array_position(ids, p.id)] > 0;
+    UPDATE task_event_wait w SET until = NULL, not_before = NULL
+    WHERE w.task_id = ANY(ids) AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
+    PERFORM task_event_begin(ids, statement_timestamp());
+END $$;
+
+-- Counts needs of tasks that are met, each as often as ``numbers`` says, and releases those that have no other. Yields released tasks, with the
+-- seconds until they are due.
+CREATE FUNCTION task_needs_met(ids bigint[], numbers integer[], dates timestamptz[], at timestamptz)
+RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    timed bigint[] := ARRAY(SELECT w.task_id FROM task_event_wait w WHERE w.task_id = ANY(ids) AND w.timeout IS NOT NULL);
+BEGIN
+    RETURN QUERY
+    UPDATE task_pending p
+    SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * numbers[array_position(ids, p.id)], 0),
+        due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.due_at END,
+        scan_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.scan_at END,
+        held_due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)] THEN NULL
+            WHEN -p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.held_due_at END
+    WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NOT NULL
+    RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL AND p.id <> ALL (timed)
+        THEN extract(epoch FROM p.due_at - at)::float8 END;
+    IF timed <> '{}' THEN
+        PERFORM task_event_begin(timed, at);
+    END IF;
+END $$;
 
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
 CREATE FUNCTION task_flow_step_ended(of_task bigint, its_state text, its_result jsonb, at timestamptz)
@@ -105,19 +148,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT s.task_id, s.delay FROM task_flow_step s
             WHERE s.flow_id = of_flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
-        RETURN QUERY
-        UPDATE task_pending p
-        SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * numbers[array_position(ids, p.id)], 0),
-            due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.due_at END,
-            scan_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.scan_at END,
-            held_due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)] THEN NULL
-                WHEN -p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.held_due_at END
-        WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NOT NULL
-        RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL
-            THEN extract(epoch FROM p.due_at - at)::float8 END;
+        RETURN QUERY SELECT * FROM task_needs_met(ids, numbers, dates, at);
         -- Steps that can never start: the scan skips them, which counts as no failure.
         hopeless := others || ARRAY(
             SELECT n.step FROM task_flow_need n
@@ -150,6 +181,7 @@ BEGIN
         RETURN;
     END IF;
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
+    UPDATE task_event_wait w SET until = NULL, not_before = NULL WHERE w.task_id = of_task;
     followers := ARRAY(
         SELECT n.step FROM task_flow_need n
         WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND NOT (ended.ended = 'failure' AND n.after = 'success'));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.durations import distance_in_words
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.events import AwaitedEvent, EventNeed, event, event_in_words
 from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
 from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.records import TaskId
@@ -59,7 +60,7 @@ class Need(NamedTuple):
     after: After = After.SUCCESS
 
 
-Needs: TypeAlias = "Need | str | Sequence[Need | str]"
+Needs: TypeAlias = "Need | EventNeed | str | Sequence[Need | EventNeed | str]"
 
 
 def failed(step: Need | str) -> Need:
@@ -88,6 +89,7 @@ def ended(step: Need | str) -> Need:
 class PlannedStep:
     task: NewTask
     needs: dict[str, After]  # by the name of the step that is needed
+    events: dict[str, timedelta | None]  # time-outs, by the key of the event
 
 
 @dataclass(slots=True)
@@ -135,7 +137,8 @@ class Flow:
             name: of the step, unique in the flow.
             task: what create_task takes.
             payload: of the task.
-            needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one.
+            needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one;
+                :func:`event` that is sent.
             options: of create_task. A ``delay`` counts from the moment when the needs are met.
 
         Raises:
@@ -146,21 +149,24 @@ class Flow:
             raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
         if len(self.steps) >= MOST_STEPS:
             raise InvalidTaskError("steps", f"are more than {MOST_STEPS}", "several flows")
-        found: dict[str, After] = {}
+        path, found, awaited = f"steps.{name}.needs", dict[str, After](), list[EventNeed]()
         try:
-            for need in [needs] if isinstance(needs, Need | str) else needs:
+            for need in [needs] if isinstance(needs, Need | EventNeed | str) else needs:
+                if isinstance(need, EventNeed):
+                    awaited.append(need)
+                    continue
                 found.setdefault(
                     _name_of(need), need.after if isinstance(need, Need) else After.SUCCESS
                 )
         except (TypeError, InvalidTaskError):
-            allowed = "steps of this flow, their names, failed(step) or ended(step)"
-            problem = f"are {shown_value(needs)}"
-            raise InvalidTaskError(f"steps.{name}.needs", problem, allowed) from None
-        if len(found) > MOST_NEEDS:
-            raise InvalidTaskError(
-                f"steps.{name}.needs", f"are {len(found)}", f"at most {MOST_NEEDS}"
-            )
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), found)
+            allowed = "steps of this flow, their names, failed(step), ended(step) or event(key)"
+            raise InvalidTaskError(path, f"are {shown_value(needs)}", allowed) from None
+        if (number := len(found) + len(awaited)) > MOST_NEEDS:
+            raise InvalidTaskError(path, f"are {number}", f"at most {MOST_NEEDS}")
+        events = dict(event(*need) for need in awaited)
+        if len(events) < len(awaited):
+            raise InvalidTaskError(path, "have an event twice", "each event once")
+        self.steps[name] = PlannedStep(NewTask(task, payload, options), found, events)
         return Need(name)
 
 
@@ -213,7 +219,7 @@ class CreatedFlow:
 
 
 class FlowState(StrEnum):
-    RUNNING = "running"  # a step runs or waits for its date
+    RUNNING = "running"  # a step runs, or waits for its date or an event
     STALLED = "stalled"  # a step has failed, and nothing goes on until it is requeued
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # it is over, and a step has failed; requeue that to go on
@@ -236,6 +242,14 @@ class FlowStep:
     result: Any  # what its handler returned
     error: str | None
     ended_at: datetime | None
+    events: tuple[AwaitedEvent, ...] = ()
+
+    @property
+    def open_events(self) -> tuple[AwaitedEvent, ...]:
+        """Those that it waits for."""
+        if self.end is not None or self.state is State.RUNNING:
+            return ()
+        return tuple(event for event in self.events if event.is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +278,12 @@ def need_in_words(need: Need) -> str:
     return need.step if need.after is After.SUCCESS else f"{need.after} of {need.step}"
 
 
+def waits_in_words(step: FlowStep, now: datetime) -> list[str]:
+    """Return what a step waits for: steps and events."""
+    events = (event_in_words(event, now) for event in step.open_events)
+    return [*map(need_in_words, step.open_needs), *events]
+
+
 def step_in_words(step: FlowStep, now: datetime) -> str:
     """Return what a step does now, or how it ended."""
     if step.end is StepEnd.UNNEEDED:
@@ -276,7 +296,7 @@ def step_in_words(step: FlowStep, now: datetime) -> str:
         return "runs"
     if step.held:
         return "held"
-    if step.due_at is None:
+    if step.due_at is None or step.open_events:
         return "waits"
     if step.due_at <= now:
         return "is due"
@@ -284,7 +304,7 @@ def step_in_words(step: FlowStep, now: datetime) -> str:
 
 
 def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:
-    """``goes_on``: a step runs, or needs nothing but its date or an operator's release."""
+    """``goes_on``: a step runs, or needs nothing but its date, an event or a release."""
     if outcome is not None:
         return FlowState.SUCCEEDED if outcome == State.SUCCEEDED else FlowState.FAILED
     return FlowState.RUNNING if goes_on else FlowState.STALLED

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from tasks_app.domain.events import AwaitedEvent, EventNeed
 from tasks_app.domain.flows import (
     After,
     FlowProgress,
@@ -22,10 +23,13 @@ from tasks_app.domain.flows import (
     state_of_flow,
 )
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool import events
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import (
     ENTER_STEPS,
     ERROR,
+    EVENT,
+    EVENT_WAIT,
     FLOW_NEED,
     FLOW_STEP,
     GROUP,
@@ -68,6 +72,7 @@ class NewStep(NamedTuple):
     task: str  # its name
     delay: timedelta | None  # from when its needs are met
     needs: Mapping[str, After]
+    events: Mapping[str, timedelta | None]  # time-outs, by key
 
 
 def enter_steps(
@@ -90,15 +95,28 @@ def enter_steps(
     if pages:
         rows = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(pages)]
         connection.execute(_ENTER_IDS, rows)
+        waits = [
+            (task_id, EventNeed(*need))
+            for task_id, step in zip(tasks, steps.values(), strict=True)
+            for need in step.events.items()
+        ]
+        if waits:
+            events.enter_waits(connection, waits)
         connection.execute(_ENTER, values)
 
 
 # A step that is not needed any more goes on, too, until a scan has skipped it. Steps and tasks are
 # found one by one: the plan of a join, or of an EXISTS, would depend on guessed sizes.
-_GOES_ON = f"""coalesce((
+_HAS_TASK = f"""(
         SELECT true FROM {FLOW_STEP} s CROSS JOIN LATERAL (
-            SELECT FROM {PENDING} p WHERE p.id = s.task_id AND p.waits_for IS NULL OFFSET 0) AS p
-        WHERE s.flow_id = g.id LIMIT 1), false)"""
+            SELECT p.waits_for FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p
+        WHERE s.flow_id = g.id AND %s LIMIT 1)"""
+_ONLY_EVENTS = f"""abs(p.waits_for) = (
+            SELECT count(*) FROM {EVENT_WAIT} w
+            WHERE w.task_id = s.task_id AND w.timeout IS NULL
+              AND (SELECT e.sent_at FROM {EVENT} e WHERE e.key = w.key) IS NULL)"""
+_GOES_ON = f"""coalesce({_HAS_TASK % "p.waits_for IS NULL"},
+        {_HAS_TASK % _ONLY_EVENTS}, false)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
@@ -158,7 +176,9 @@ def get_flow(
         return None
     values = {"id": flow_id, "step": step}
     needs = needs_of(connection.execute(_NEEDS, values))
-    return _progress(row, _steps(connection.execute(_STEPS, values).all(), needs))
+    rows = connection.execute(_STEPS, values).all()
+    waits = events.waits_of(connection, [row.task_id for row in rows])
+    return _progress(row, _steps(rows, needs, waits))
 
 
 def step_of(connection: Connection, task_id: int) -> StepOfFlow | None:
@@ -206,7 +226,11 @@ def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
     )
 
 
-def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[FlowStep]:
+def _steps(
+    rows: Sequence[Row[Any]],
+    needs: Mapping[str, list[Need]],
+    waits: Mapping[int, tuple[AwaitedEvent, ...]],
+) -> list[FlowStep]:
     ends = {row.step: None if row.ended is None else StepEnd(row.ended) for row in rows}
     return [
         FlowStep(
@@ -225,6 +249,7 @@ def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[Fl
             result=row.result,
             error=row.error,
             ended_at=row.ended_at,
+            events=waits.get(row.task_id, ()),
         )
         for row in rows
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -73,15 +72,11 @@ def create_flow(
         if not created:
             return CreatedFlow(flow_id, dict(flows.task_ids(connection, flow_id)), created=False)
         steps = {
-            name: flows.NewStep(
-                row.name, row.terms.delay or None if step.needs else None, step.needs
-            )
+            name: flows.NewStep(row.name, row.terms.delay or None, step.needs, step.events)
             for row, (name, step) in zip(rows, flow.steps.items(), strict=True)
         }
-        members = [
-            _member(name, row, flow_id, steps[name]) for name, row in zip(steps, rows, strict=True)
-        ]
-        starts = [not step.needs for step in steps.values()]
+        members = [_member(name, row, flow_id) for name, row in zip(steps, rows, strict=True)]
+        starts = [not (step.needs or step.events) for step in steps.values()]
         ids = create_ready(session, ready(members), starts) if members else []
         flows.enter_steps(connection, flow_id, steps, ids)
     return CreatedFlow(flow_id, dict(zip(steps, ids, strict=True)))
@@ -94,14 +89,11 @@ def _row(name: str, flow: Flow) -> TaskRow:
         raise error.at(f"steps.{name}") from None
 
 
-def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
+def _member(name: str, row: TaskRow, flow_id: int) -> TaskRow:
     try:
-        member = member_row(row, flow_id)
+        return member_row(row, flow_id)
     except InvalidTaskError as error:
         raise error.at(f"steps.{name}") from None
-    if step.delay is None:
-        return member
-    return member._replace(terms=member.terms._replace(delay=timedelta(0)))  # it counts later
 
 
 def get_flow(session: Sync, flow_id: int) -> FlowProgress | None:

@@ -365,6 +365,44 @@ class TaskContext(Generic[SessionT_co]):
 
         return awaited()
 
+    if TYPE_CHECKING:
+
+        @overload
+        def event(self: TaskContext[AsyncSession], key: str) -> Awaitable[Any]: ...
+        @overload
+        def event(
+            self: TaskContext[AsyncSession], key: str, kind: type[T]
+        ) -> Awaitable[T | None]: ...
+        @overload
+        def event(self: TaskContext[Session], key: str) -> Any: ...
+        @overload
+        def event(self: TaskContext[Session], key: str, kind: type[T]) -> T | None: ...
+
+    def event(self, key: str, kind: Any = None) -> Any:
+        """Return the payload of an event that this step needs; None: its time-out came first.
+
+        With ``kind``, a type that pydantic knows, it is checked and made one of it. In async
+        handlers: ``await ctx.event("order:7/approved")``.
+
+        >>> @handler("order.ship")
+        ... def ship(ctx: TaskContext, payload: dict):
+        ...     return {"approved": ctx.event("order:7/approved") is not None}
+
+        Raises:
+            TasksError: this task does not need that event.
+            pydantic.ValidationError: the payload is not of that type.
+        """
+        from tasks_app.runtime.handlers.needs import payload_of, read_events  # noqa: PLC0415  it is rare
+
+        events: Any = read_events(self._given(), self.task_id)
+        if not self._access.is_async:
+            return payload_of(events, key, kind)
+
+        async def awaited() -> Any:
+            return payload_of(await events, key, kind)
+
+        return awaited()
+
     def commit_by(self, save: Callable[[Connection], None]) -> None:
         """Commit with ``save`` last, which checks the fence and stores the caller's own state.
 
