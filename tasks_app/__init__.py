@@ -63,8 +63,8 @@ _NAMES = {
         "aget_event alist_events asend_event get_event list_events send_event"
     ),
     "tasks_app.runtime.api.flows": (
-        "acancel_flow acreate_flow aget_flow alist_flows cancel_flow create_flow get_flow "
-        "list_flows"
+        "acancel_flow acreate_flow aextend_flow aget_flow alist_flows cancel_flow create_flow "
+        "extend_flow get_flow list_flows"
     ),
     "tasks_app.runtime.api.groups": (
         "acancel_group acreate_group aextend_group aget_group agroup_results cancel_group "

@@ -86,9 +86,10 @@ from tasks_app.runtime.api.events import (
     get_event as get_event, list_events as list_events, send_event as send_event,
 )
 from tasks_app.runtime.api.flows import (
-    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aget_flow as aget_flow,
-    alist_flows as alist_flows, cancel_flow as cancel_flow, create_flow as create_flow,
-    get_flow as get_flow, list_flows as list_flows,
+    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aextend_flow as aextend_flow,
+    aget_flow as aget_flow, alist_flows as alist_flows, cancel_flow as cancel_flow,
+    create_flow as create_flow, extend_flow as extend_flow, get_flow as get_flow,
+    list_flows as list_flows,
 )
 from tasks_app.runtime.api.groups import (
     acancel_group as acancel_group, acreate_group as acreate_group,

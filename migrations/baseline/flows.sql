@@ -35,7 +35,9 @@ BEGIN
     SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
-    PERFORM task_flow_put_off(flow, steps);
+    PERFORM task_flow_put_off(flow, waiting || ARRAY(
+        SELECT t.step FROM unnest(steps, tasks) AS t(step, task_id)
+        WHERE (SELECT true FROM task_event_wait w WHERE w.task_id = t.task_id LIMIT 1)));
 END $$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
@@ -65,19 +67,7 @@ BEGIN
         GROUP BY n.step) AS n
     CROSS JOIN LATERAL (
         SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
-    -- A date that is that of a time-out is not the task's own.
-    UPDATE task_pending p
-    SET waits_for = numbers[array_position(ids, p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
-        held_due_at = coalesce((
-            SELECT max(w.not_before) FROM task_event_wait w
-            WHERE w.task_id = p.id AND coalesce(p.held_due_at, p.due_at) = task_event_date(p.id, p.expires_at)), p.held_due_at, p.due_at),
-        due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        parked = NULL, parked_kind = NULL, parked_for = NULL
-    WHERE p.id = ANY(ids) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL AND numbers[array_position(ids, p.id)] > 0;
-    UPDATE task_event_wait w SET until = NULL, not_before = NULL
-    WHERE w.task_id = ANY(ids) AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
-    PERFORM task_event_begin(ids, statement_timestamp());
+    PERFORM task_put_off(ids, numbers);
 END $$;
 
 -- Counts needs of tasks that are met, each as often as ``numbers`` says, and releases those that have no other. Yields released tasks, with the
@@ -103,6 +93,30 @@ BEGIN
         THEN extract(epoch FROM p.due_at - at)::float8 END;
     IF timed <> '{}' THEN
         PERFORM task_event_begin(timed, at);
+    END IF;
+END $$;
+
+-- Puts off a task that its run put back until its needs are met; if none is open, it stays due. The statement that moves its row to PENDING calls this.
+CREATE FUNCTION task_put_back(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    of_step task_flow_step;
+    keys text[];
+    locked integer;
+BEGIN
+    SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task;
+    IF FOUND THEN
+        PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
+        UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
+        RETURN;
+    END IF;
+    -- No flow is locked here. Who sends an event of it now may have met it as it ran: so it runs again, and waits for who sends.
+    keys := ARRAY(SELECT w.key FROM task_event_wait w WHERE w.task_id = of_task);
+    PERFORM FROM task_event e WHERE e.key = ANY(keys) ORDER BY e.key FOR SHARE SKIP LOCKED;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked = cardinality(keys) THEN
+        PERFORM task_put_off(ARRAY[of_task], ARRAY[(
+            SELECT count(*) FROM task_event_wait w
+            WHERE w.task_id = of_task AND w.timeout IS NULL AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL)::integer]);
     END IF;
 END $$;
 
@@ -181,7 +195,6 @@ BEGIN
         RETURN;
     END IF;
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
-    UPDATE task_event_wait w SET until = NULL, not_before = NULL WHERE w.task_id = of_task;
     followers := ARRAY(
         SELECT n.step FROM task_flow_need n
         WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND NOT (ended.ended = 'failure' AND n.after = 'success'));
@@ -189,4 +202,8 @@ BEGIN
     WHERE p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
       AND p.waits_for IS NOT NULL;
     PERFORM task_flow_put_off(ended.flow_id, followers || ended.step);
+    -- Those that wait for it again have their time-outs before them again.
+    UPDATE task_event_wait w SET until = NULL, not_before = NULL
+    WHERE w.task_id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
+      AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
 END $$;
