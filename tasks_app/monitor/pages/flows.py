@@ -55,6 +55,11 @@ class FlowPage:
         return found
 
     @property
+    def open_events(self) -> list[str]:
+        """Return keys of events that steps wait for."""
+        return sorted({event.key for line in self.steps for event in line.step.open_events})
+
+    @property
     def cancelled_rest(self) -> bool:
         """A failure made it skip steps."""
         unneeded = any(line.step.end is StepEnd.UNNEEDED for line in self.steps)
@@ -113,7 +118,9 @@ def _state(step: FlowStep, ends: Ends) -> str:
         return step.state or ends.get(step.task_id, (pruned,))[0]
     if step.held:
         return "HELD"
-    return "WAITING" if step.open_needs else step.state or State.PENDING
+    if step.open_needs or step.open_events:
+        return "WAITING"
+    return step.state or State.PENDING
 
 
 def _shown(step: FlowStep, rules: Masks) -> Any:
