@@ -14,6 +14,7 @@ from dev.torture.verdict import Check
 from tasks_app import Fail, Flow, TaskContext, create_flow, failed, handler, requeue_task
 
 AT_ONCE = 5  # flows of one transaction
+ITEMS = 6
 FAILS = 10  # one flow of so many has a step that fails until it is mended
 OFTEN: dict[str, Any] = {"retry": "fixed 100ms", "max_attempts": 50, "biz_key": "flow"}
 _TABLES = text("""
@@ -36,13 +37,15 @@ _FACTS = text("""
         (SELECT count(*) FROM flow_made) AS made,
         (SELECT count(*) FROM task_group WHERE flow IS NOT NULL) AS flows,
         (SELECT count(*) FROM task_group WHERE flow IS NOT NULL AND outcome = 'SUCCEEDED') AS done,
-        (SELECT count(*) FROM task_flow_step WHERE ended = 'success') AS steps,
+        (SELECT count(*) FROM task_flow_step WHERE ended = 'success'
+            AND task_name IN ('flow.work', 'flow.end')) AS steps,
         (SELECT count(*) FROM flow_effect) AS effects,
         (SELECT count(DISTINCT task_id) FROM flow_effect) AS tasks,
         (SELECT count(*) FROM task_flow_need n
             JOIN task_flow_step s USING (flow_id, step) JOIN flow_effect e ON e.task_id = s.task_id
             JOIN task_flow_step k ON (k.flow_id, k.step) = (n.flow_id, n.needs)
-            WHERE n.after = 'success' AND k.ended = 'success' AND NOT EXISTS (
+            WHERE n.after = 'success' AND k.ended = 'success'
+                AND k.task_name IN ('flow.work', 'flow.end') AND NOT EXISTS (
                 SELECT FROM flow_effect b WHERE b.task_id = k.task_id AND b.id < e.id)) AS early
 """)
 
@@ -59,11 +62,25 @@ def work(ctx: TaskContext, payload: dict[str, Any]) -> str:
     return f"{payload['number']}"
 
 
+@handler("flow.numbers")
+def numbers(_ctx: TaskContext, payload: dict[str, Any]) -> list[dict[str, int]]:
+    """Return the items of a map."""
+    return [{"number": payload["number"]}] * ITEMS
+
+
+@handler("flow.end")
+def end(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Write an effect if the map has handed all results on."""
+    if ctx.need("each") != [f"{payload['number']}"] * ITEMS:
+        raise ValueError("the map has other results")
+    ctx.session.execute(_EFFECT, {"id": ctx.task_id})
+
+
 def twenty_steps(number: int) -> Flow:
-    """Six diamonds in a row, and a branch for a failure."""
+    """Diamonds in a row, a branch for a failure, and a map at the end."""
     flow = Flow("torture")
     before = flow.step("first", "flow.work", {"number": number}, **OFTEN)
-    for n in range(6):
+    for n in range(3):
         fails = n == 2 and number % FAILS == 0
         left = flow.step(f"left{n}", "flow.work", {"number": number}, needs=before, **OFTEN)
         right = flow.step(
@@ -73,6 +90,9 @@ def twenty_steps(number: int) -> Flow:
             f"join{n}", "flow.work", {"number": number}, needs=[left, right], **OFTEN
         )
     flow.step("sorry", "flow.work", {"number": number}, needs=failed("right2"), **OFTEN)
+    numbers = flow.step("numbers", "flow.numbers", {"number": number}, needs=before, **OFTEN)
+    each = flow.map("each", "flow.work", over=numbers, **OFTEN)
+    flow.step("end", "flow.end", {"number": number}, needs=each, **OFTEN)
     return flow
 
 
@@ -125,7 +145,7 @@ def judge_flows(connection: Connection, flows: int) -> list[Check]:
     return [
         Check("each flow that was committed is there", f.made == f.flows == flows, f.flows),
         Check("each flow has succeeded", f.done == flows, f.done),
-        Check("each step that succeeded has its effect", f.tasks >= f.steps, f.tasks),
+        Check("each step that succeeded has its effect", f.tasks == f.steps, f.tasks),
         Check("no step has two effects", f.effects == f.tasks, f.effects),
         Check("no step ran before what it needs", f.early == 0, f.early),
     ]

@@ -14,6 +14,7 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.durations import distance_in_words
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.events import AwaitedEvent, EventNeed, event, event_in_words
+from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
 from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.records import TaskId
@@ -22,7 +23,6 @@ from tasks_app.domain.tasks.states import State
 if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
-    from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.tasks.call_payload import CeleryCall
     from tasks_app.domain.tasks.payload import Payload
 
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 MOST_STEPS = 1_000
 MOST_NEEDS = 100  # of one step
 LONGEST_NAME = 100
+MOST_ITEMS = 10_000  # of one map
+MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
+_ITEM = "]"  # the end of names of items, and of no other steps
+_LONGEST_MAP = LONGEST_NAME - len(f"[{MOST_ITEMS - 1}]")
+
+
+def is_item(step: str) -> bool:
+    """Whether this is the name of an item of a map, as ``labels[7]``."""
+    return step.endswith(_ITEM)
 
 
 class After(StrEnum):
@@ -88,9 +97,10 @@ def ended(step: Need | str) -> Need:
 
 @dataclass(slots=True)
 class PlannedStep:
-    task: NewTask
+    task: NewTask  # of a map: what each item is to be, without a payload
     needs: dict[str, After]  # by the name of the step that is needed
-    events: dict[str, timedelta | None]  # time-outs, by the key of the event
+    over: str | None = None  # of a map: the step whose result has the items
+    events: dict[str, timedelta | None] = field(default_factory=dict)  # time-outs, by key
 
 
 @dataclass(slots=True)
@@ -145,7 +155,55 @@ class Flow:
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
-        _check_name(name, "step")
+        found, events = self._needs(name, needs)
+        self.steps[name] = PlannedStep(NewTask(task, payload, options), found, events=events)
+        return Need(name)
+
+    def map(
+        self,
+        name: str,
+        task: Handler[Any, Any] | str,
+        over: Need | str,
+        *,
+        needs: Needs = (),
+        **options: Unpack[TaskOptions],
+    ) -> Need:
+        """Add a task for each item of the list that the step ``over`` returns; return the need.
+
+        The items run beside each other, as steps ``name[0]``, ``name[1]`` and so on. The need is
+        met when all have succeeded, and what it returned is the list of their results.
+
+        >>> flow = Flow("order")
+        >>> orders = flow.step("orders", send_mail, {"to": "shop@example.org"})
+        >>> flow.map("labels", "label.print", over=orders).step
+        'labels'
+
+        Args:
+            name: of the step, unique in the flow.
+            task: a handler, or its name; an item is the payload of its task.
+            over: a step that succeeds with a list, of at most 10,000 items.
+            needs: other steps that must succeed before; see :meth:`step`.
+            options: of create_task, for each item; a delay counts from the creation of the items.
+
+        Raises:
+            InvalidTaskError: the name is taken or cannot be stored, or a need is none.
+        """
+        of = _over(name, task, over)
+        found, events = self._needs(name, needs)
+        if len(name) > _LONGEST_MAP:
+            allowed = f"text of up to {_LONGEST_MAP} characters for a map"
+            raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
+        found[of] = After.SUCCESS
+        self.steps[name] = PlannedStep(NewTask(task, None, options), found, of, events)
+        return Need(name)
+
+    def _needs(
+        self, name: str, needs: Needs
+    ) -> tuple[dict[str, After], dict[str, timedelta | None]]:
+        """Return the needs of a new step, and its events; raises InvalidTaskError."""
+        check_name(name, "step")
+        if is_item(name):
+            raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
         if name in self.steps:
             raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
         if len(self.steps) >= MOST_STEPS:
@@ -167,11 +225,23 @@ class Flow:
         events = dict(event(*need) for need in awaited)
         if len(events) < len(awaited):
             raise InvalidTaskError(path, "have an event twice", "each event once")
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), found, events)
-        return Need(name)
+        return found, events
 
 
-def _check_name(name: Any, path: str) -> None:
+def _over(name: Any, task: Any, over: Any) -> str:
+    """Return the step that a map is over; raises InvalidTaskError."""
+    if not isinstance(task, Handler | str):
+        problem = f"is of type {type(task).__name__}"
+        raise InvalidTaskError(f"steps.{name}.task", problem, "a handler, or its name")
+    need: Any = over if isinstance(over, Need) else Need(over)
+    if not isinstance(need.step, str) or need.after is not After.SUCCESS:
+        allowed = "a step of this flow, or its name"
+        raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
+    return need.step
+
+
+def check_name(name: Any, path: str) -> None:
+    """Raise InvalidTaskError unless it is the name of a flow or a step."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         allowed = f"text of up to {LONGEST_NAME} characters"
         raise InvalidTaskError(path, f"is {shown_value(name)}", allowed)
@@ -191,7 +261,7 @@ def _name_of(step: object) -> str:
 def check_flow(flow: Flow, key: str | None, on_failure: str) -> WhenFailed:
     """Raise InvalidTaskError if the flow cannot be created: a need is unknown, or needs itself."""
     check_type(flow)
-    _check_name(flow.name, "flow.name")
+    check_name(flow.name, "flow.name")
     read_key({"key": key}, "key")
     if on_failure not in list(WhenFailed):
         problem = f"is {shown_value(on_failure)}"
@@ -245,6 +315,19 @@ class FlowState(StrEnum):
     FAILED = "failed"  # it is over, and a step has failed; requeue that to go on
 
 
+class MapItems(NamedTuple):
+    """How many items a map has."""
+
+    total: int
+    succeeded: int  # including those that were skipped
+    failed: int
+
+    @property
+    def left(self) -> int:
+        """How many keep the map waiting."""
+        return self.total - self.succeeded
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStep:
     """A step of a flow as it is now."""
@@ -257,11 +340,12 @@ class FlowStep:
     attempt: int | None  # how often its task has started, while it has not ended
     held: bool
     due_at: datetime | None  # None: it has ended, or waits for its needs
-    open_needs: tuple[Need, ...]
+    open_needs: tuple[Need, ...]  # items of a map aside, as in the next
     needs: tuple[Need, ...]
     result: Any  # what its handler returned
     error: str | None
     ended_at: datetime | None
+    items: MapItems | None = None  # of a map that has created its items
     events: tuple[AwaitedEvent, ...] = ()
 
     @property
@@ -286,7 +370,9 @@ class FlowProgress:
     failed: int
     created_at: datetime
     changed_at: datetime  # when a step ended last
-    steps: tuple[FlowStep, ...] = ()  # in the order in which they were created; none in lists
+    # In the order in which they were created, and behind them at most 50 items of maps, the failed
+    # ones first; none in lists.
+    steps: tuple[FlowStep, ...] = ()
 
 
 class StepOfFlow(NamedTuple):
@@ -302,6 +388,11 @@ def waits_in_words(step: FlowStep, now: datetime) -> list[str]:
     """Return what a step waits for: steps and events."""
     events = (event_in_words(event, now) for event in step.open_events)
     return [*map(need_in_words, step.open_needs), *events]
+
+
+def items_in_words(items: MapItems) -> str:
+    failed = f", {items.failed:,} failed" if items.failed else ""
+    return f"{items.succeeded:,} of {items.total:,} items{failed}"
 
 
 def step_in_words(step: FlowStep, now: datetime) -> str:

@@ -167,3 +167,15 @@ def test_a_run_that_waits_for_an_event_goes_on_in_a_drain(kit: Kit) -> None:
     assert got == [{"at": "noon"}, {"at": "noon"}, None]
     task = get_task(kit.session, task_id)
     assert (task.state, task.failures, task.attempt) == ("SUCCEEDED", 0, 3)
+
+
+def test_a_drain_runs_the_items_of_a_map(kit: Kit) -> None:
+    kit.handler("list")(lambda ctx: [1, 2])
+    kit.handler("double")(lambda ctx, payload: 2 * payload["value"])
+    kit.handler("read")(lambda ctx: ctx.need("doubled"))
+    flow = Flow("f")
+    flow.map("doubled", "double", over=flow.step("list", "list"))
+    flow.step("read", "read", needs="doubled")
+    created = create_flow(kit.session, flow)
+    assert kit.drain().of("read").succeeded[0].result == [2, 4]
+    assert_flow(kit.session, created.id, done=["list", "doubled", "read"], waiting={}, failed=[])

@@ -57,7 +57,7 @@ def needs_of(
     ]
     words += [event_in_words(event, now) for event in events]
     if not words:
-        return None
+        return None if of is None else _items_of(of)
     if (more := len(words) - _MOST_NAMED) > 0:
         command = "events list --waiting" if of is None else f"flows show {of.flow.id}"
         words[_MOST_NAMED:] = [f"{more} more: tasks-app {command}"]
@@ -71,6 +71,18 @@ def needs_of(
         else (f"to send that: tasks-app events send {shlex.quote(events[0].key)}")
     )
     return ok("needs", fact, f"Nothing to do; {advice}")
+
+
+def _items_of(of: StepOfFlow) -> Finding | None:
+    items = of.step.items
+    if items is None or not items.left:
+        return None
+    fact = f"It waits for {items.left:,} of its {count(items.total, 'item')}"
+    if not items.failed:
+        return ok("needs", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
+    again = f"tasks-app requeue --group {of.flow.id} --state FAILED"
+    failed = f"{fact}, of which {items.failed:,} failed"
+    return warn("needs", failed, f"To go on, fix the cause, then: {again}")
 
 
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:

@@ -16,8 +16,8 @@ from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import usual_database, version
-from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.events import count_waits
+from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.flows import count_open
 from tasks_app.pool.locks.holders import Held, find_holders
 from tasks_app.pool.retention import owns_partitions

@@ -99,6 +99,7 @@ _EVERYTHING = (
         t.EVENT,
         t.EVENT_WAIT,
         t.PROGRESS,
+        t.STEP,
         t.COUNT_PART,
         t.COUNT,
         t.TOTAL,

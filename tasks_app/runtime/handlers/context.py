@@ -7,9 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Mapping, MutableMapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic
+from uuid import uuid5
 
+from tasks_app.domain.durations import named_duration
 from tasks_app.domain.tasks.options import check_sub_status
 from tasks_app.domain.tasks.payload import decode
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
-    from typing_extensions import TypeVar
+    from typing_extensions import ParamSpec, TypeVar
 
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.locks import Names
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from tasks_app.pool.flows import NeededStep
     from tasks_app.runtime.db.transaction import Access
     from tasks_app.runtime.handlers.checkpoint import ActiveRun, Checkpoint, Chunks
+    from tasks_app.runtime.handlers.steps import Steps
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
 
     SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
     T = TypeVar("T")
+    P = ParamSpec("P")
 else:
     from typing import TypeVar
 
@@ -73,6 +77,7 @@ class TaskContext(Generic[SessionT_co]):
         self._locks: LocksOfRun | None = None
         self._log_prefix = log_prefix
         self._point: Checkpoint | None = None
+        self._steps: Steps | None = None
         self._loops: tuple[str, ...] = ()
         self._over = False
         self._process = os.getpid()
@@ -275,6 +280,84 @@ class TaskContext(Generic[SessionT_co]):
             self._checkpoint().set(checkpoint)
         return self._checkpoint().commit()
 
+    if TYPE_CHECKING:
+
+        @overload
+        def step(
+            self: TaskContext[AsyncSession],
+            name: str,
+            function: Callable[P, Any],
+            /,
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> Awaitable[Any]: ...
+        @overload
+        def step(
+            self: TaskContext[Session],
+            name: str,
+            function: Callable[P, Any],
+            /,
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> Any: ...
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Return what ``function`` returned in this or an earlier attempt; it is not called twice.
+
+        The first time it is called, and its result is kept by a :meth:`commit` of all that was done
+        through ``ctx.session`` so far. If the process dies before that, it is called again: give
+        effects outside the :meth:`step_key`. In async handlers: ``await ctx.step(...)``, of a
+        function or a coroutine function.
+
+        >>> @handler("order.ship")
+        ... def ship(ctx: TaskContext, payload: dict):
+        ...     key = ctx.step_key("parcel")
+        ...     parcel = ctx.step("parcel", order_parcel, payload["to"], key=key)
+        ...     ctx.sleep("1d", name="before-pickup")
+        ...     return ctx.step("pickup", order_pickup, parcel["id"])
+
+        Args:
+            name: of the step, which finds its result. Up to 100 characters.
+            function: what to call. It returns JSON, as a handler does, and does not commit.
+            args: of the function.
+            kwargs: of the function.
+
+        Raises:
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            InvalidTaskError: the name or the result cannot be stored, which is not committed.
+            ValueError: this run has a step or a sleep of this name already.
+            RuntimeError: a savepoint is open, or another step's function runs.
+        """
+        return self._given_steps().step(name, partial(function, *args, **kwargs))
+
+    if TYPE_CHECKING:
+
+        @overload
+        def sleep(
+            self: TaskContext[AsyncSession], duration: Duration, *, name: str
+        ) -> Awaitable[None]: ...
+        @overload
+        def sleep(self: TaskContext[Session], duration: Duration, *, name: str) -> None: ...
+
+    def sleep(self, duration: Duration, *, name: str) -> Any:
+        """Let the task go on after ``duration``: it holds no worker and no connection meanwhile.
+
+        The first time this commits, as :meth:`step` does, and ends the run, uncharged. A run that
+        starts later than that returns here at once; one that starts earlier ends again. In async
+        handlers: ``await ctx.sleep(...)``.
+
+        Raises:
+            Snooze: always, until the time is over. Do not catch it.
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            ValueError: it is no duration, or this run has a step or a sleep of this name already.
+            RuntimeError: a savepoint is open, or a step's function runs.
+        """
+        return self._given_steps().sleep(named_duration("duration", duration), name)
+
+    def step_key(self, name: str) -> UUID:
+        """Return a key that is the same in all attempts, for effects outside of a step."""
+        return uuid5(self.idempotency_key, name)
+
     def chunks(
         self,
         statement: Any,
@@ -475,6 +558,14 @@ class TaskContext(Generic[SessionT_co]):
 
             self._point = checkpoint_of(self._run, access)
         return self._point
+
+    def _given_steps(self) -> Steps:
+        access = self._given()
+        if self._steps is None:
+            from tasks_app.runtime.handlers.steps import steps_of  # noqa: PLC0415  it is rare
+
+            self._steps = steps_of(self._run, access, self._checkpoint())
+        return self._steps
 
     @property
     def remaining(self) -> float | None:

@@ -540,6 +540,7 @@ queue_window     queue zone calendar
 schedule         name task queue kind expression zone missed overlap last_outcome
 schedule         declared_in changed_by
 schedule_fire    outcome
+step             name
 transition       event from_state to_state owner
 worker           owner node queues handlers
 """
