@@ -23,6 +23,7 @@ _NAMES = {
         "InvalidSelectionError InvalidTaskError LeaseLostError PlanError TaskBufferFullError "
         "TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError"
     ),
+    "tasks_app.domain.events": "AwaitedEvent EventNeed StoredEvent event",
     "tasks_app.domain.explain.explanation": "Explanation",
     "tasks_app.domain.finding": "Finding",
     "tasks_app.domain.flow_control.circuit_breaker": "Breaker",
@@ -57,6 +58,9 @@ _NAMES = {
     "tasks_app.runtime.api.errors": (
         "afill_fingerprints alist_errors amark_error_known amark_error_unknown fill_fingerprints "
         "list_errors mark_error_known mark_error_unknown"
+    ),
+    "tasks_app.runtime.api.events": (
+        "aget_event alist_events asend_event get_event list_events send_event"
     ),
     "tasks_app.runtime.api.flows": (
         "acancel_flow acreate_flow aextend_flow aget_flow alist_flows cancel_flow create_flow "

@@ -25,6 +25,10 @@ from tasks_app.domain.errors import (
     UniqueKeyTakenError as UniqueKeyTakenError, UnknownTaskError as UnknownTaskError,
     WaitTimeoutError as WaitTimeoutError,
 )
+from tasks_app.domain.events import (
+    AwaitedEvent as AwaitedEvent, EventNeed as EventNeed, StoredEvent as StoredEvent,
+    event as event,
+)
 from tasks_app.domain.explain.explanation import Explanation as Explanation
 from tasks_app.domain.finding import Finding as Finding
 from tasks_app.domain.flow_control.circuit_breaker import Breaker as Breaker
@@ -76,6 +80,10 @@ from tasks_app.runtime.api.errors import (
     amark_error_known as amark_error_known, amark_error_unknown as amark_error_unknown,
     fill_fingerprints as fill_fingerprints, list_errors as list_errors,
     mark_error_known as mark_error_known, mark_error_unknown as mark_error_unknown,
+)
+from tasks_app.runtime.api.events import (
+    aget_event as aget_event, alist_events as alist_events, asend_event as asend_event,
+    get_event as get_event, list_events as list_events, send_event as send_event,
 )
 from tasks_app.runtime.api.flows import (
     acancel_flow as acancel_flow, acreate_flow as acreate_flow, aextend_flow as aextend_flow,

@@ -62,7 +62,8 @@ TABLES = (
     " task_partition, task_partition_value, task_marker,"
     " task_group, task_group_ids, task_progress, task_step,"
     " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part, task_total,"
-    " task_import, task_large_value, task_flow_step, task_flow_need"
+    " task_import, task_large_value, task_flow_step, task_flow_need,"
+    " task_event, task_event_wait"
 )
 LARGE = 100
 """Pages. To truncate a table costs a millisecond and more: few rows are deleted."""

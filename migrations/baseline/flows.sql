@@ -35,7 +35,9 @@ BEGIN
     SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
-    PERFORM task_flow_put_off(flow, waiting);
+    PERFORM task_flow_put_off(flow, waiting || ARRAY(
+        SELECT t.step FROM unnest(steps, tasks) AS t(step, task_id)
+        WHERE (SELECT true FROM task_event_wait w WHERE w.task_id = t.task_id LIMIT 1)));
 END $$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
@@ -44,33 +46,78 @@ REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interva
 
 -- Puts off those of these steps that have not ended, do not run and have open needs. A need is open until its step has ended; one of a success stays
 -- so after a failure, which can be mended. One that can never be met is not: who requeues a step that was skipped, or cancelled, wants it to run.
-CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
-    WITH o AS MATERIALIZED (
-        SELECT array_agg(s.task_id) AS ids, array_agg(n.number) AS numbers
-        FROM (
-            SELECT n.step, count(*)::integer AS number FROM task_flow_need n CROSS JOIN LATERAL (
+-- An event is one until it is sent; time-outs begin where nothing else is open.
+CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    ids bigint[];
+    numbers integer[];
+BEGIN
+    SELECT array_agg(s.task_id), array_agg(n.number) INTO ids, numbers
+    FROM (
+        SELECT n.step, sum(n.number)::integer AS number FROM (
+            SELECT n.step, 1 AS number FROM task_flow_need n CROSS JOIN LATERAL (
                 SELECT FROM task_flow_step e
                 WHERE e.flow_id = flow AND e.step = n.needs AND (e.ended IS NULL OR e.ended = 'failure' AND n.after = 'success') OFFSET 0) AS e
-            WHERE n.flow_id = flow AND n.step = ANY(steps) GROUP BY n.step) AS n
-        CROSS JOIN LATERAL (
-            SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s)
+            WHERE n.flow_id = flow AND n.step = ANY(steps)
+            UNION ALL
+            SELECT s.step, CASE WHEN w.timeout IS NULL THEN 1 ELSE 0 END FROM task_flow_step s CROSS JOIN LATERAL (
+                SELECT w.timeout FROM task_event_wait w
+                WHERE w.task_id = s.task_id AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL OFFSET 0) AS w
+            WHERE s.flow_id = flow AND s.step = ANY(steps)) AS n
+        GROUP BY n.step) AS n
+    CROSS JOIN LATERAL (
+        SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
+    PERFORM task_put_off(ids, numbers);
+END $$;
+
+-- Counts needs of tasks that are met, each as often as ``numbers`` says, and releases those that have no other. Yields released tasks, with the
+-- seconds until they are due.
+CREATE FUNCTION task_needs_met(ids bigint[], numbers integer[], dates timestamptz[], at timestamptz)
+RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    timed bigint[] := ARRAY(SELECT w.task_id FROM task_event_wait w WHERE w.task_id = ANY(ids) AND w.timeout IS NOT NULL);
+BEGIN
+    RETURN QUERY
     UPDATE task_pending p
-    SET waits_for = (SELECT numbers FROM o)[array_position((SELECT ids FROM o), p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
-        held_due_at = coalesce(p.held_due_at, p.due_at),
-        due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        parked = NULL, parked_kind = NULL, parked_for = NULL
-    WHERE p.id = ANY((SELECT ids FROM o)::bigint[]) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL
-$$;
+    SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * numbers[array_position(ids, p.id)], 0),
+        due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.due_at END,
+        scan_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.scan_at END,
+        held_due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)] THEN NULL
+            WHEN -p.waits_for = numbers[array_position(ids, p.id)]
+            THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.held_due_at END
+    WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NOT NULL
+    RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL AND p.id <> ALL (timed)
+        THEN extract(epoch FROM p.due_at - at)::float8 END;
+    IF timed <> '{}' THEN
+        PERFORM task_event_begin(timed, at);
+    END IF;
+END $$;
 
 -- Puts off a task that its run put back until its needs are met; if none is open, it stays due. The statement that moves its row to PENDING calls this.
 CREATE FUNCTION task_put_back(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     of_step task_flow_step;
+    keys text[];
+    locked integer;
 BEGIN
     SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task;
-    PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
-    UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
+    IF FOUND THEN
+        PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
+        UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
+        RETURN;
+    END IF;
+    -- No flow is locked here. Who sends an event of it now may have met it as it ran: so it runs again, and waits for who sends.
+    keys := ARRAY(SELECT w.key FROM task_event_wait w WHERE w.task_id = of_task);
+    PERFORM FROM task_event e WHERE e.key = ANY(keys) ORDER BY e.key FOR SHARE SKIP LOCKED;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked = cardinality(keys) THEN
+        PERFORM task_put_off(ARRAY[of_task], ARRAY[(
+            SELECT count(*) FROM task_event_wait w
+            WHERE w.task_id = of_task AND w.timeout IS NULL AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL)::integer]);
+    END IF;
 END $$;
 
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
@@ -115,19 +162,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT s.task_id, s.delay FROM task_flow_step s
             WHERE s.flow_id = of_flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
-        RETURN QUERY
-        UPDATE task_pending p
-        SET waits_for = nullif(p.waits_for - sign(p.waits_for)::integer * numbers[array_position(ids, p.id)], 0),
-            due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.due_at END,
-            scan_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.scan_at END,
-            held_due_at = CASE WHEN p.waits_for = numbers[array_position(ids, p.id)] THEN NULL
-                WHEN -p.waits_for = numbers[array_position(ids, p.id)]
-                THEN greatest(dates[array_position(ids, p.id)], p.held_due_at) ELSE p.held_due_at END
-        WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NOT NULL
-        RETURNING p.id, p.queue, CASE WHEN p.enabled AND p.fair_key IS NULL AND p.held_due_at IS NULL
-            THEN extract(epoch FROM p.due_at - at)::float8 END;
+        RETURN QUERY SELECT * FROM task_needs_met(ids, numbers, dates, at);
         -- Steps that can never start: the scan skips them, which counts as no failure.
         hopeless := others || ARRAY(
             SELECT n.step FROM task_flow_need n
@@ -167,4 +202,8 @@ BEGIN
     WHERE p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
       AND p.waits_for IS NOT NULL;
     PERFORM task_flow_put_off(ended.flow_id, followers || ended.step);
+    -- Those that wait for it again have their time-outs before them again.
+    UPDATE task_event_wait w SET until = NULL, not_before = NULL
+    WHERE w.task_id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
+      AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
 END $$;

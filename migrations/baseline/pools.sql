@@ -55,7 +55,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     sub_status          text,  -- What its handler said of its state, in the user's words.
     changed_at          timestamptz,  -- When it last came back, or an operator changed it, as far as no other date tells: see updated_at of task_all.
     more_limit_keys     varchar(255)[],  -- Its limit keys behind the first; it runs while there is room under each.
-    waits_for           integer,  -- Of a step of a flow: how many of its needs are open. Below 0: it is held, too. Null: none.
+    waits_for           integer,  -- How many steps of its flow, and events without a time-out, it waits for. Below 0: it is held, too. Null: none.
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
     CONSTRAINT moments_are_readable CHECK (scan_at >= due_at AND ('["1900-01-01 00:00:00+00","9900-01-01 00:00:00+00")'::tstzrange @> ALL

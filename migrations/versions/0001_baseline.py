@@ -15,7 +15,7 @@ depends_on = None
 
 OLDEST_CODE = "0001"
 
-FILES = ("pools", "workers", "schedules", "flow_control", "locks", "batch", "flows")
+FILES = ("pools", "workers", "schedules", "flow_control", "locks", "batch", "events", "flows")
 REPEATS = (
     *(("task_completed", "task_pending"), ("task_error", "task_pending")),
     *(("task_all", "task_pending"), ("task_schedules", "task_schedule")),

@@ -1,4 +1,4 @@
-"""``groups``, ``flows`` and ``locks``: tasks that wait for one another."""
+"""``groups``, ``flows``, ``events`` and ``locks``: what tasks wait for."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
 from tasks_app.cli.commands import add_commands, options
 from tasks_app.cli.database import transaction
+from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
     FlowStep,
     StepEnd,
     items_in_words,
-    need_in_words,
     step_in_words,
+    waits_in_words,
 )
 from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.pool import events as event_rows
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
@@ -170,7 +172,7 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
             step.name,
             step_in_words(step, now),
             str(step.task_id),
-            ", ".join(_waited_for(step)),
+            ", ".join(_waited_for(step, now)),
             output.format_instant(step.ended_at, now),
         )
         for step in steps
@@ -184,13 +186,39 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
         output.print_text(f"To go on, fix the cause, then: tasks-app requeue {which}")
 
 
-def _waited_for(step: FlowStep) -> list[str]:
+def _waited_for(step: FlowStep, now: datetime) -> list[str]:
     waits = step.items is not None and step.items.left and step.end is None
     items = [items_in_words(step.items)] if waits and step.items else []
-    return [*map(need_in_words, step.open_needs), *items]
+    return [*waits_in_words(step, now), *items]
 
 
 add_commands(flows, task_actions)
+
+
+@click.group()
+def events() -> None:
+    """Send events, approvals for example, that tasks wait for."""
+
+
+@events.command("list")
+@output.most_option(20)
+@click.option("--waiting", is_flag=True, help="Only those that tasks wait for.")
+@output.json_option
+def list_events(most: int, *, waiting: bool, json_: bool) -> None:
+    """List events that tasks wait for, the longest wait first; then those that were sent."""
+    with transaction() as connection:
+        found = event_rows.find(connection, most, waiting=waiting)
+        now = database_now(connection)
+    columns = ("key", "waiting", "since", "sent", "by", "why")
+    output.print_list(found, columns, partial(_event_line, now), json_=json_)
+
+
+def _event_line(now: datetime, e: StoredEvent) -> tuple[Any, ...]:
+    since, sent = (output.format_instant(at, now) for at in (e.since, e.sent_at))
+    return e.key, e.waiting or None, since, sent, e.by, e.why
+
+
+add_commands(events, task_actions)
 
 
 listed = options(

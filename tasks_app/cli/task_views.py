@@ -127,7 +127,7 @@ def _line(task: Task, now: datetime) -> list[str]:
     elif task.held:
         when = "held"
     elif task.waits_for:
-        when = f"waits for {count(task.waits_for, 'step')}"
+        when = f"waits for {count(task.waits_for, 'need')}"
     elif task.state is State.PENDING and not task.enabled:
         when = "disabled"
     elif task.state is State.PENDING:
@@ -189,7 +189,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
         output.print_json(shown | {"why_last": why} | groups._asdict())
         return
     shown = {field.name: getattr(task, field.name) for field in fields(task)}
-    waits_for = task.waits_for and f"{count(task.waits_for, 'step')} of flow {task.group_id}"
+    waits_for = task.waits_for and count(task.waits_for, "need")
     output.print_fields({**shown, "held": task.held or None, "waits_for": waits_for}.items())
     output.print_fields([("not tried again", why)])
     output.print_fields(

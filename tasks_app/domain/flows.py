@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import starmap
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.durations import distance_in_words
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.events import AwaitedEvent, EventNeed, event, event_in_words
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
 from tasks_app.domain.tasks.payload_checks import check_text
@@ -69,7 +70,7 @@ class Need(NamedTuple):
     after: After = After.SUCCESS
 
 
-Needs: TypeAlias = "Need | str | Sequence[Need | str]"
+Needs: TypeAlias = "Need | EventNeed | str | Sequence[Need | EventNeed | str]"
 
 
 def failed(step: Need | str) -> Need:
@@ -99,6 +100,7 @@ class PlannedStep:
     task: NewTask  # of a map: what each item is to be, without a payload
     needs: dict[str, After]  # by the name of the step that is needed
     over: str | None = None  # of a map: the step whose result has the items
+    events: dict[str, timedelta | None] = field(default_factory=dict)  # time-outs, by key
 
 
 @dataclass(slots=True)
@@ -146,13 +148,15 @@ class Flow:
             name: of the step, unique in the flow.
             task: what create_task takes.
             payload: of the task.
-            needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one.
+            needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one;
+                :func:`event` that is sent.
             options: of create_task. A ``delay`` counts from the moment when the needs are met.
 
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), self._needs(name, needs))
+        found, events = self._needs(name, needs)
+        self.steps[name] = PlannedStep(NewTask(task, payload, options), found, events=events)
         return Need(name)
 
     def map(
@@ -185,15 +189,18 @@ class Flow:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
         of = _over(name, task, over)
-        found = self._needs(name, needs) | {of: After.SUCCESS}
+        found, events = self._needs(name, needs)
         if len(name) > _LONGEST_MAP:
             allowed = f"text of up to {_LONGEST_MAP} characters for a map"
             raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
-        self.steps[name] = PlannedStep(NewTask(task, None, options), found, of)
+        found[of] = After.SUCCESS
+        self.steps[name] = PlannedStep(NewTask(task, None, options), found, of, events)
         return Need(name)
 
-    def _needs(self, name: str, needs: Needs) -> dict[str, After]:
-        """Return the needs of a new step; raises InvalidTaskError."""
+    def _needs(
+        self, name: str, needs: Needs
+    ) -> tuple[dict[str, After], dict[str, timedelta | None]]:
+        """Return the needs of a new step, and its events; raises InvalidTaskError."""
         check_name(name, "step")
         if is_item(name):
             raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
@@ -201,21 +208,24 @@ class Flow:
             raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
         if len(self.steps) >= MOST_STEPS:
             raise InvalidTaskError("steps", f"are more than {MOST_STEPS}", "several flows")
-        found: dict[str, After] = {}
+        path, found, awaited = f"steps.{name}.needs", dict[str, After](), list[EventNeed]()
         try:
-            for need in [needs] if isinstance(needs, Need | str) else needs:
+            for need in [needs] if isinstance(needs, Need | EventNeed | str) else needs:
+                if isinstance(need, EventNeed):
+                    awaited.append(need)
+                    continue
                 found.setdefault(
                     _name_of(need), need.after if isinstance(need, Need) else After.SUCCESS
                 )
         except (TypeError, InvalidTaskError):
-            allowed = "steps of this flow, their names, failed(step) or ended(step)"
-            problem = f"are {shown_value(needs)}"
-            raise InvalidTaskError(f"steps.{name}.needs", problem, allowed) from None
-        if len(found) > MOST_NEEDS:
-            raise InvalidTaskError(
-                f"steps.{name}.needs", f"are {len(found)}", f"at most {MOST_NEEDS}"
-            )
-        return found
+            allowed = "steps of this flow, their names, failed(step), ended(step) or event(key)"
+            raise InvalidTaskError(path, f"are {shown_value(needs)}", allowed) from None
+        if (number := len(found) + len(awaited)) > MOST_NEEDS:
+            raise InvalidTaskError(path, f"are {number}", f"at most {MOST_NEEDS}")
+        events = dict(event(*need) for need in awaited)
+        if len(events) < len(awaited):
+            raise InvalidTaskError(path, "have an event twice", "each event once")
+        return found, events
 
 
 def _over(name: Any, task: Any, over: Any) -> str:
@@ -300,7 +310,7 @@ class CreatedFlow:
 
 
 class FlowState(StrEnum):
-    RUNNING = "running"  # a step runs or waits for its date
+    RUNNING = "running"  # a step runs, or waits for its date or an event
     STALLED = "stalled"  # a step has failed, and nothing goes on until it is requeued
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # it is over, and a step has failed; requeue that to go on
@@ -337,6 +347,14 @@ class FlowStep:
     error: str | None
     ended_at: datetime | None
     items: MapItems | None = None  # of a map that has created its items
+    events: tuple[AwaitedEvent, ...] = ()
+
+    @property
+    def open_events(self) -> tuple[AwaitedEvent, ...]:
+        """Those that it waits for."""
+        if self.end is not None or self.state is State.RUNNING:
+            return ()
+        return tuple(event for event in self.events if event.is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +385,12 @@ def need_in_words(need: Need) -> str:
     return need.step if need.after is After.SUCCESS else f"{need.after} of {need.step}"
 
 
+def waits_in_words(step: FlowStep, now: datetime) -> list[str]:
+    """Return what a step waits for: steps and events."""
+    events = (event_in_words(event, now) for event in step.open_events)
+    return [*map(need_in_words, step.open_needs), *events]
+
+
 def items_in_words(items: MapItems) -> str:
     failed = f", {items.failed:,} failed" if items.failed else ""
     return f"{items.succeeded:,} of {items.total:,} items{failed}"
@@ -384,7 +408,7 @@ def step_in_words(step: FlowStep, now: datetime) -> str:
         return "runs"
     if step.held:
         return "held"
-    if step.due_at is None:
+    if step.due_at is None or step.open_events:
         return "waits"
     if step.due_at <= now:
         return "is due"
@@ -392,7 +416,7 @@ def step_in_words(step: FlowStep, now: datetime) -> str:
 
 
 def state_of_flow(outcome: str | None, *, goes_on: bool) -> FlowState:
-    """``goes_on``: a step runs, or needs nothing but its date or an operator's release."""
+    """``goes_on``: a step runs, or needs nothing but its date, an event or a release."""
     if outcome is not None:
         return FlowState.SUCCEEDED if outcome == State.SUCCEEDED else FlowState.FAILED
     return FlowState.RUNNING if goes_on else FlowState.STALLED

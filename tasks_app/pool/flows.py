@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.events import AwaitedEvent, EventNeed
 from tasks_app.domain.flows import (
     After,
     FlowProgress,
@@ -24,10 +25,13 @@ from tasks_app.domain.flows import (
     state_of_flow,
 )
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool import events
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import (
     ENTER_STEPS,
     ERROR,
+    EVENT,
+    EVENT_WAIT,
     EXTEND,
     FLOW_NEED,
     FLOW_STEP,
@@ -139,6 +143,7 @@ class NewStep(NamedTuple):
     task: str  # its name
     delay: timedelta | None  # from when its needs are met; None: none of them is open
     needs: Mapping[str, After]
+    events: Mapping[str, timedelta | None]  # time-outs, by key
 
 
 def enter_steps(
@@ -185,15 +190,28 @@ def _enter(
         "needs": [need for _, need, _ in needs],
         "after": [after.value for _, _, after in needs],
     }
+    waits = [
+        (int(task_id), EventNeed(*need))
+        for task_id, step in zip(ids, steps.values(), strict=True)
+        for need in step.events.items()
+    ]
+    if waits:
+        events.enter_waits(connection, waits)
     connection.execute(_ENTER, values)
 
 
 # A step that is not needed any more goes on, too, until a scan has skipped it. Steps and tasks are
 # found one by one: the plan of a join, or of an EXISTS, would depend on guessed sizes.
-_GOES_ON = f"""coalesce((
+_HAS_TASK = f"""(
         SELECT true FROM {FLOW_STEP} s CROSS JOIN LATERAL (
-            SELECT FROM {PENDING} p WHERE p.id = s.task_id AND p.waits_for IS NULL OFFSET 0) AS p
-        WHERE s.flow_id = g.id LIMIT 1), false)"""
+            SELECT p.waits_for FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p
+        WHERE s.flow_id = g.id AND %s LIMIT 1)"""
+_ONLY_EVENTS = f"""abs(p.waits_for) = (
+            SELECT count(*) FROM {EVENT_WAIT} w
+            WHERE w.task_id = s.task_id AND w.timeout IS NULL
+              AND (SELECT e.sent_at FROM {EVENT} e WHERE e.key = w.key) IS NULL)"""
+_GOES_ON = f"""coalesce({_HAS_TASK % "p.waits_for IS NULL"},
+        {_HAS_TASK % _ONLY_EVENTS}, false)"""
 _COLUMNS = f"""
     g.id, g.flow, g.flow_key, g.when_failed, g.outcome, g.total, g.succeeded, g.failed,
     g.created_at, g.counted_at, g.outcome IS NULL AND {_GOES_ON} AS goes_on"""
@@ -281,7 +299,9 @@ def get_flow(
         row.step: MapItems(row.total, row.succeeded, row.failed)
         for row in connection.execute(_ITEMS, values)
     }
-    return _progress(row, _steps(connection.execute(_STEPS, values).all(), needs, items))
+    rows = connection.execute(_STEPS, values).all()
+    waits = events.waits_of(connection, [row.task_id for row in rows])
+    return _progress(row, _steps(rows, needs, items, waits))
 
 
 def step_name(connection: Connection, task_id: int) -> str | None:
@@ -336,7 +356,10 @@ def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
 
 
 def _steps(
-    rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]], items: Mapping[str, MapItems]
+    rows: Sequence[Row[Any]],
+    needs: Mapping[str, list[Need]],
+    items: Mapping[str, MapItems],
+    waits: Mapping[int, tuple[AwaitedEvent, ...]],
 ) -> list[FlowStep]:
     ends = {row.step: None if row.ended is None else StepEnd(row.ended) for row in rows}
     return [
@@ -357,6 +380,7 @@ def _steps(
             error=row.error,
             ended_at=row.ended_at,
             items=items.get(row.step),
+            events=waits.get(row.task_id, ()),
         )
         for row in rows
     ]

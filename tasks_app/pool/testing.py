@@ -9,6 +9,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.pool.tables import (
     BREAKER,
+    EVENT,
+    EVENT_WAIT,
     GATE,
     KEY,
     LEASE,
@@ -95,6 +97,8 @@ _MOVED = {
     PAUSE: ("since", "resume_at"),
     GATE: ("look_at", "filled_at"),
     BREAKER: ("since", "look_at", "let_at"),
+    EVENT: ("sent_at",),
+    EVENT_WAIT: ("since", "until", "not_before"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.domain.creation import NewTask
+from tasks_app.domain.events import event
 from tasks_app.domain.flows import (
     MAP_TASK,
     CreatedFlow,
@@ -98,11 +99,11 @@ def test_a_step_that_waits_is_not_held_and_has_no_date(
     listed, only = shell("list").stdout, shell("list", "--held").stdout
     shown, said = shell("show", ship).stdout, shell("explain", ship).stdout
     stored = shell.json("show", ship)["task"]
-    assert re.search(rf"^{ship} +PENDING +waits for 2 steps ", listed, re.M)
+    assert re.search(rf"^{ship} +PENDING +waits for 2 needs ", listed, re.M)
     assert ship not in only
-    assert re.search(rf"^waits_for +2 steps of flow {flow.id}$", shown, re.M)
+    assert re.search(r"^waits_for +2 needs$", shown, re.M)
     assert (stored["held"], stored["waits_for"]) == (False, 2)
-    assert re.search(r"^waits_for +2 steps$", said, re.M)
+    assert re.search(r"^waits_for +2 needs$", said, re.M)
     assert not re.search(r"(?<![\w-])9[5-9]\d\d-\d\d-", f"{listed}{only}{shown}{said}{stored}")
 
     shell("hold", ship)
@@ -140,6 +141,68 @@ def test_a_step_that_waits_is_not_run_now(shell: Shell, flow: CreatedFlow) -> No
         done = shell("run-now", "--group", str(flow.id), *more)
         assert "2 unchanged" in done.stdout, done
     assert shell.json("show", ship)["task"]["waits_for"] == 2
+
+
+@pytest.fixture
+def approval(engine: Engine) -> CreatedFlow:
+    made = Flow("order")
+    needs = [made.step("pay", "t"), event("order:7/fraud", timeout="2d"), event("order:7/ok")]
+    made.step("ship", "t", needs=needs)
+    return do(engine, create_flow, made)
+
+
+def test_what_waits_for_an_event_says_so(
+    shell: Shell, approval: CreatedFlow, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay, ship = approval.task_ids.values()
+    monkeypatch.setenv("COLUMNS", "80")
+    said = shell("explain", str(ship)).stdout
+    needs = "event order:7/fraud for 2d and event order:7/ok.\n"
+    assert said.startswith(f"It waits for step pay (task {pay}, is due), {needs}")
+    shown = shell("flows", "show", str(approval.id)).stdout
+    assert re.search(rf"^ship +waits +{ship} +pay, event order:7/fraud for 2d, ", shown, re.M)
+    assert max(map(len, shown.splitlines())) <= 80
+    with engine.begin() as connection:
+        settle_one(connection, ending(claimed_task(connection, pay)))
+    said = shell("explain", str(ship)).stdout
+    assert said.startswith("It waits for event order:7/fraud for 2d and event order:7/ok.\n")
+    assert "tasks-app events send order:7/fraud" in said
+    assert shell("run-now", str(ship)).returncode == 1
+
+    shell("events", "send", "order:7/ok")
+    said = shell("explain", str(ship)).stdout
+    assert re.match(r"It waits for event order:7/fraud until in (2 d|47 h) \(", said)
+    assert "It is due" not in said
+    assert re.search(
+        rf"^ship +waits +{ship} ", shell("flows", "show", str(approval.id)).stdout, re.M
+    )
+
+
+def test_an_operator_sends_an_event_once(
+    shell: Shell, approval: CreatedFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    given = ("--payload", '{"limit": 5}', "--by", "anna", "--why", "called them")
+    assert shell("events", "send", "order:7/ok", *given).stdout == "It is sent.\n"
+    again = shell("events", "send", "order:7/ok")
+    assert again.returncode == 1
+    assert "it was sent before" in again.stderr
+    listed = shell("events", "list").stdout
+    assert re.search(r"^order:7/fraud +1 +just now$", listed, re.M)
+    assert re.search(r"^order:7/ok +just now +anna +called them$", listed, re.M)
+    assert max(map(len, listed.splitlines())) <= 80
+    waiting = shell.json("events", "list", "--waiting")
+    assert [each["key"] for each in waiting] == ["order:7/fraud"]
+    (line,) = shell.json("audit", "--action", "send event")
+    assert line["what"] == {"event": "order:7/ok", "why": "called them"}
+
+
+@pytest.mark.parametrize("payload", ["{", "[1]", "7"])
+def test_a_payload_that_is_no_object_is_refused(shell: Shell, payload: str) -> None:
+    refused = shell("events", "send", "k", "--payload", payload)
+    assert refused.returncode != 0
+    assert "payload" in refused.stderr
+    assert shell.json("events", "list") == []
 
 
 def test_a_map_says_how_many_items_it_waits_for(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dev.torture.mutants.change import Change, mutant
 
 SQL = "migrations/baseline/flows.sql"
+EVENTS = "migrations/baseline/events.sql"
 GROUPS = "tasks_app/pool/task_groups.py"
 AMEND = "tasks_app/pool/tasks/amend.py"
 TESTS = "tests/pool/test_flows.py::test_"
@@ -14,6 +15,7 @@ OTHERS = f"{TESTS}what_an_end_means_for_all_others"
 RACES = "tests/pool/test_races_of_flows.py::test_"
 MEETINGS = f"{RACES}two_that_meet_at_a_step_act_in_turn"
 BACK = f"{TESTS}a_run_goes_back_until_its_needs_are_met"
+EVENT_RACES = "tests/pool/test_races_of_events.py::test_"
 MAPS = "tests/runtime/api/test_maps.py::test_"
 IN_ONE = f"{TESTS}what_ends_and_comes_back_in_one_statement"
 
@@ -87,14 +89,14 @@ FLOWS = (
         "flow: a step that is not needed and waits again",
         "A step that is not needed stays so when a need of it is requeued.",
         SQL,
-        "AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s)",
-        "AND s.step = n.step OFFSET 0) AS s)",
+        "AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;\n    PERFORM",
+        "AND s.step = n.step OFFSET 0) AS s;\n    PERFORM",
         f"{OTHERS}[a cancelled step whose need is requeued is not needed again]",
     ),
     mutant(
         "flow: a held step that is not held any more once it waits again",
         "A hold survives that a need is open again.",
-        SQL,
+        EVENTS,
         "* CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END",
         "* 1",
         f"{SCRIPTS}[what was released and is held waits again]",
@@ -127,19 +129,19 @@ FLOWS = (
         "flow: a held step that its needs release",
         "A held step stays held when its needs are met.",
         SQL,
-        "            due_at = CASE WHEN p.waits_for = ",
-        "            due_at = CASE WHEN abs(p.waits_for) = ",
+        "        due_at = CASE WHEN p.waits_for = ",
+        "        due_at = CASE WHEN abs(p.waits_for) = ",
         f"{SCRIPTS}[a hold survives]",
         also=(
             Change(
                 SQL,
-                "            scan_at = CASE WHEN p.waits_for = ",
-                "            scan_at = CASE WHEN abs(p.waits_for) = ",
+                "        scan_at = CASE WHEN p.waits_for = ",
+                "        scan_at = CASE WHEN abs(p.waits_for) = ",
             ),
             Change(
                 SQL,
-                "            held_due_at = CASE WHEN p.waits_for = ",
-                "            held_due_at = CASE WHEN abs(p.waits_for) = ",
+                "        held_due_at = CASE WHEN p.waits_for = ",
+                "        held_due_at = CASE WHEN abs(p.waits_for) = ",
             ),
         ),
     ),
@@ -219,8 +221,50 @@ FLOWS = (
         "flow: steps that do not wait",
         "A step with open needs waits from the moment when it is entered.",
         SQL,
-        "    PERFORM task_flow_put_off(flow, waiting);",
-        "    PERFORM task_flow_put_off(flow, ARRAY[]::text[]);",
+        "    PERFORM task_flow_put_off(flow, waiting || ARRAY(",
+        "    PERFORM task_flow_put_off(flow, ARRAY[]::text[] || ARRAY(",
         "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
+    ),
+    mutant(
+        "event: who begins to wait does not lock it",
+        "Who begins to wait for an event waits for who sends it.",
+        EVENTS,
+        "WHERE e.key = each FOR SHARE;",
+        "WHERE e.key = each;",
+        f"{EVENT_RACES}who_begins_to_wait_waits_for_who_sends[known-commit]",
+    ),
+    mutant(
+        "event: a sender without the lock of the flow",
+        "Ends of steps, requeues and events of one flow act in turn.",
+        EVENTS,
+        "ORDER BY g.id FOR NO KEY UPDATE;",
+        "ORDER BY g.id;",
+        f"{EVENT_RACES}two_that_meet_at_a_step_act_in_turn"
+        "[the event and a requeue of what was cancelled-commit]",
+    ),
+    mutant(
+        "event: a plain task that goes back while its event is sent",
+        "A run of no flow starts again if somebody sends its event at that moment.",
+        SQL,
+        "    IF locked = cardinality(keys) THEN",
+        "    IF true THEN",
+        f"{EVENT_RACES}no_event_is_missed_by_a_run_that_goes_back[plain task-one-need0-commit]",
+    ),
+    mutant(
+        "event: one that moves a date of others",
+        "An event brings only that date forward which its time-out has set.",
+        EVENTS,
+        "      AND coalesce(p.held_due_at, p.due_at) = befores[array_position(ids, p.id)];",
+        "      AND true;",
+        "tests/pool/test_events.py::test_a_step_waits_for_events_whatever_else_is_done"
+        "[an operator's date stays]",
+    ),
+    mutant(
+        "event: a second one that counts",
+        "The first event with a key counts.",
+        EVENTS,
+        "    WHERE e.sent_at IS NULL;",
+        "    WHERE true;",
+        "tests/pool/test_events.py::test_the_first_one_that_is_sent_counts",
     ),
 )

@@ -177,6 +177,8 @@ class Settings(EncryptionSettings, LargeValueSettings, AlertSettings):
     reads every day. `30d,mail.send=1d`: shorter for one name."""
     keep_errors: types.Ages = "forever"
     """The same for the error pool, row by row. A failed task is work that is not done."""
+    keep_events: types.Span = timedelta(days=30)
+    """How long an event that was sent waits for tasks that need it; while one does, it stays."""
     keep_batches: types.Ages = "365d"
     """Age at which complete or abandoned batch instances are deleted: `365d,payroll=forever`.
     Afterwards the same parameters start a new instance."""

@@ -176,7 +176,9 @@ class Task:
     updated_at: datetime | None = None
     """When it was last created, claimed, returned, ended, changed or asked to stop."""
     more_limit_keys: list[str] | None = None  # its other limit keys
-    waits_for: int | None = None  # how many needs of its step of a flow are open; None: none
+    waits_for: int | None = (
+        None  # how many needs, steps of its flow and events, are open; None: none
+    )
 
 
 @dataclass(frozen=True, slots=True)

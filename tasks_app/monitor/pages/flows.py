@@ -67,6 +67,11 @@ class FlowPage:
         return found
 
     @property
+    def open_events(self) -> list[str]:
+        """Return keys of events that steps wait for."""
+        return sorted({event.key for line in self.steps for event in line.step.open_events})
+
+    @property
     def items(self) -> int:
         """How many items its maps have."""
         return sum(each.total for each in self._items)
@@ -144,7 +149,9 @@ def _state(step: FlowStep, ends: Ends) -> str:
     if step.held:
         return "HELD"
     for_items = step.items is not None and step.due_at is None
-    return "WAITING" if step.open_needs or for_items else step.state or State.PENDING
+    if step.open_needs or step.open_events or for_items:
+        return "WAITING"
+    return step.state or State.PENDING
 
 
 def _shown(step: FlowStep, rules: Masks) -> Any:

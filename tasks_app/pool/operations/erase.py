@@ -119,6 +119,7 @@ USER_VALUES = _read("""
     null                            attempt.traceback
     part                            log.lines worker.running audit.what,patch alert.fact
     part                            fingerprint.kind,message,frames,known_by,note
+    part                    event.payload,why
     part,encrypted                  group.then_row,on_failure
     row,masked                      progress.checkpoint
     row                             progress.note
@@ -126,7 +127,7 @@ USER_VALUES = _read("""
     kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  pending.parked,parked_for key.unique_key gate.gate limit.target queue_fair.weights
-    kept  group.flow_key
+    kept  group.flow_key event.key,sent_by event_wait.key
     kept  lock,lock_part,lock_wait.resource lock_holder,lock_wait.who lock_part,lock_wait.blocked_by
     kept  batch.params,identity,error batch_step.plan,result,error batch_skip.key,reason marker.key
     kept  partition.num_range,time_range,text_range,source,checksum,checkpoint,error
@@ -164,6 +165,14 @@ _BESIDE = {
     t.ALERT: f"""
         UPDATE {t.ALERT} a SET fact = '{ERASED}' WHERE split_part(a.key, ':', 2) IN (
             SELECT encode(c.fingerprint, 'hex') FROM ({_CAUSES}) AS c)""",
+    # What others need, too, stays: they could not run without it.
+    t.EVENT: f"""
+        UPDATE {t.EVENT} e SET payload = {_MARKED},
+            why = CASE WHEN e.why IS NOT NULL THEN '{ERASED}' END
+        WHERE e.sent_at IS NOT NULL
+          AND e.key = ANY(ARRAY(SELECT w.key FROM {t.EVENT_WAIT} w WHERE w.task_id = ANY({_IDS})))
+          AND NOT EXISTS (SELECT FROM {t.EVENT_WAIT} w
+              WHERE w.key = e.key AND w.task_id <> ALL ({_IDS}))""",
     t.FINGERPRINT: f"DELETE FROM {t.FINGERPRINT} f WHERE f.fingerprint IN ({_CAUSES})",
 }
 _CALLBACKS = ("then_row", "on_failure")

@@ -72,12 +72,18 @@ _ENTER_STEPS = (
     f"EXECUTE ON FUNCTION {t.ENTER_STEPS}"
     "(bigint, text[], bigint[], text[], interval[], text[], text[], text[])"
 )
+_EVENTS = (
+    f"EXECUTE ON FUNCTION {t.LOCK_EVENTS}(text[])",
+    f"EXECUTE ON FUNCTION {t.ENTER_EVENT_WAITS}(bigint[], text[], interval[])",
+    f"EXECUTE ON FUNCTION {t.SEND_EVENT}(text, jsonb, text, text)",
+)
 _NEEDED_TO_CREATE = (
     f"INSERT ON {t.LARGE_VALUE}",
     f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {t.KEY}",
     f"SELECT ({_COUNTED}), INSERT ON {t.GROUP}",
     *(f"INSERT ON {t.GROUP_IDS}", f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])"),
-    *(f"SELECT (flow_id, step, task_id, ended) ON {t.FLOW_STEP}", _ENTER_STEPS, _IDS, _SEE),
+    f"SELECT (flow_id, step, task_id, ended) ON {t.FLOW_STEP}",
+    *(_ENTER_STEPS, *_EVENTS, _IDS, _SEE),
 )
 _LOCKS = (t.LOCK, t.LOCK_HOLDER, t.LOCK_PART, t.LOCK_WAIT)
 _EVERYTHING = (
@@ -90,6 +96,8 @@ _EVERYTHING = (
         t.GROUP_IDS,
         t.FLOW_STEP,
         t.FLOW_NEED,
+        t.EVENT,
+        t.EVENT_WAIT,
         t.PROGRESS,
         t.STEP,
         t.COUNT_PART,
@@ -126,13 +134,14 @@ _GRANTS = {
     RoleKind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {t.AUDIT}, {_DEFAULT}, {t.VERSION}",
-        *(_AUDIT, f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS),
+        *(_AUDIT, f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS, *_EVENTS),
         *(f"EXECUTE ON FUNCTION {t.FENCE_LOST}(bigint)", _IDS, _FENCES),
     ),
     # How many ids were given is for metrics.
     RoleKind.READER: (_READ, f"SELECT ON SEQUENCE {t.table('task_pending_id_seq')}"),
     RoleKind.ADMIN: (
         *(_READ, f"{_CHANGE} {', '.join(_ADMIN)}", f"INSERT ON {t.GROUP_IDS}"),
-        *(f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS, _IDS, _AUDIT),
+        *(f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS, *_EVENTS),
+        *(_IDS, _AUDIT),
     ),
 }

@@ -16,6 +16,7 @@ from tasks_app.pool.tables import (
     CARRIED,
     COMPLETED,
     ERROR,
+    EVENT_WAIT,
     NOW,
     PENDING,
     PROGRESS,
@@ -53,6 +54,9 @@ _INSERT = {
     ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id""")
     for pool in (ERROR, COMPLETED)
 }
+_BEGIN_TIME_OUTS_ANEW = text(f"""
+    UPDATE {EVENT_WAIT} SET until = NULL, not_before = NULL
+    WHERE task_id = :id AND until IS NOT NULL""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
@@ -98,5 +102,6 @@ def _move(connection: Connection, pool: str, task_id: int, found: Any, now: Cloc
     connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})
     if found.state in GOOD:
         connection.execute(text(f"DELETE FROM {PROGRESS} WHERE task_id = :id"), {"id": task_id})
+    connection.execute(_BEGIN_TIME_OUTS_ANEW, values)
     if found.batch_id is not None:
         take_back(connection, found.batch_id, task_id, State(found.state))

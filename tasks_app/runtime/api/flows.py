@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from itertools import starmap
 from typing import Final
 
@@ -30,7 +29,7 @@ from tasks_app.domain.flows import (
 from tasks_app.domain.groups import member_row
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskId, TaskRow, row_as_json
-from tasks_app.pool import flows
+from tasks_app.pool import events, flows
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.tasks.cancel import CancelledMany
 from tasks_app.runtime.api.groups import cancel_group
@@ -76,6 +75,7 @@ def create_flow(
     rows = {name: _row(name, flow) for name in flow.steps}
     with on_connection(session) as connection:
         _check_transaction(connection, "create_flow")
+        _lock_events(connection, flow)
         flow_id, created = flows.insert_flow(connection, flow.name, key, when_failed, len(rows))
         if not created:
             return CreatedFlow(flow_id, dict(flows.task_ids(connection, flow_id)), created=False)
@@ -125,6 +125,7 @@ def graft(
     named = {need for step in more.steps.values() for need in step.needs}
     with on_connection(session) as connection:
         _check_transaction(connection, "extend_flow")
+        _lock_events(connection, more)
         flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
         check_needs(more, flow.ends)
         number = flow.steps + sum(not is_item(name) for name in more.steps)
@@ -143,6 +144,12 @@ def _check_transaction(connection: Connection, verb: str) -> None:
         )
 
 
+def _lock_events(connection: Connection, flow: Flow) -> None:
+    """Lock what steps wait for before the flow is locked, as those do who send it."""
+    if keys := {key for step in flow.steps.values() for key in step.events}:
+        events.lock(connection, keys)
+
+
 def _made(
     session: Sync | Raw,
     flow_id: int,
@@ -153,10 +160,12 @@ def _made(
     """Create the tasks of steps; ``ends`` are those of steps that were there before."""
     steps, members, starts = dict[str, flows.NewStep](), list[TaskRow](), list[bool]()
     for name, row in rows.items():
-        needs = flow.steps[name].needs
-        waits = any(is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
-        steps[name] = flows.NewStep(row.name, row.terms.delay or None if waits else None, needs)
-        members.append(_member(name, row, flow_id, steps[name]))
+        needs, awaited = flow.steps[name].needs, flow.steps[name].events
+        opens = (is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
+        waits = bool(awaited) or any(opens)
+        delay = row.terms.delay or None if waits else None
+        steps[name] = flows.NewStep(row.name, delay, needs, awaited)
+        members.append(_member(name, row, flow_id))
         starts.append(not waits)
     return steps, create_ready(session, ready(members), starts) if members else []
 
@@ -180,14 +189,11 @@ def _map(item: NewTask, over: str) -> NewTask:
     )
 
 
-def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
+def _member(name: str, row: TaskRow, flow_id: int) -> TaskRow:
     try:
-        member = member_row(row, flow_id)
+        return member_row(row, flow_id)
     except InvalidTaskError as error:
         raise error.at(f"steps.{name}") from None
-    if step.delay is None:
-        return member
-    return member._replace(terms=member.terms._replace(delay=timedelta(0)))  # it counts later
 
 
 def get_flow(session: Sync, flow_id: int) -> FlowProgress | None:

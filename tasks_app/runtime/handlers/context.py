@@ -453,6 +453,97 @@ class TaskContext(Generic[SessionT_co]):
 
         return awaited()
 
+    if TYPE_CHECKING:
+
+        @overload
+        def event(self: TaskContext[AsyncSession], key: str) -> Awaitable[Any]: ...
+        @overload
+        def event(
+            self: TaskContext[AsyncSession], key: str, kind: type[T]
+        ) -> Awaitable[T | None]: ...
+        @overload
+        def event(self: TaskContext[Session], key: str) -> Any: ...
+        @overload
+        def event(self: TaskContext[Session], key: str, kind: type[T]) -> T | None: ...
+
+    def event(self, key: str, kind: Any = None) -> Any:
+        """Return the payload of an event that this step needs; None: its time-out came first.
+
+        With ``kind``, a type that pydantic knows, it is checked and made one of it. In async
+        handlers: ``await ctx.event("order:7/approved")``.
+
+        >>> @handler("order.ship")
+        ... def ship(ctx: TaskContext, payload: dict):
+        ...     return {"approved": ctx.event("order:7/approved") is not None}
+
+        Raises:
+            TasksError: this task does not need that event.
+            pydantic.ValidationError: the payload is not of that type.
+        """
+        from tasks_app.runtime.handlers.needs import payload_of, read_events  # noqa: PLC0415  it is rare
+
+        events: Any = read_events(self._given(), self.task_id)
+        if not self._access.is_async:
+            return payload_of(events, key, kind)
+
+        async def awaited() -> Any:
+            return payload_of(await events, key, kind)
+
+        return awaited()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def wait_event(
+            self: TaskContext[AsyncSession], key: str, timeout: Duration | None = None
+        ) -> Awaitable[Any]: ...
+        @overload
+        def wait_event(
+            self: TaskContext[AsyncSession],
+            key: str,
+            timeout: Duration | None = None,
+            *,
+            kind: type[T],
+        ) -> Awaitable[T | None]: ...
+        @overload
+        def wait_event(
+            self: TaskContext[Session], key: str, timeout: Duration | None = None
+        ) -> Any: ...
+        @overload
+        def wait_event(
+            self: TaskContext[Session],
+            key: str,
+            timeout: Duration | None = None,
+            *,
+            kind: type[T],
+        ) -> T | None: ...
+
+    def wait_event(self, key: str, timeout: Duration | None = None, *, kind: Any = None) -> Any:
+        """Return the payload of an event; if it was not sent, end the run until it is.
+
+        The run ends here, uncharged, after a :meth:`commit`. When the event is sent, or its
+        ``timeout`` is over, the handler starts from its beginning: it skips what it has done by
+        :attr:`checkpoint`, and asks for the same key. None: the time-out came first. ``kind`` as in
+        :meth:`event`. In async handlers: ``await ctx.wait_event(…)``.
+
+        >>> @handler("order.pickup")
+        ... def pickup(ctx: TaskContext, payload: dict):
+        ...     if ctx.checkpoint is None:
+        ...         ctx.commit({"parcel": "P-7"})
+        ...     return {"collected": ctx.wait_event("parcel:P-7", timeout="5d") is not None}
+
+        Raises:
+            InvalidTaskError: the key cannot be stored, or the time-out is no positive duration.
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            RuntimeError: a savepoint is open.
+            pydantic.ValidationError: the payload is not of that type.
+        """
+        from tasks_app.domain.events import event  # noqa: PLC0415  it is rare
+        from tasks_app.runtime.handlers.needs import wait_for  # noqa: PLC0415  it is rare
+
+        need = event(key, timeout)
+        return wait_for(self._given(), self.task_id, self._checkpoint(), need, kind)
+
     def commit_by(self, save: Callable[[Connection], None]) -> None:
         """Commit with ``save`` last, which checks the fence and stores the caller's own state.
 

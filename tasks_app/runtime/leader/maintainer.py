@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
-from tasks_app.pool import alerts, scheduling
+from tasks_app.pool import alerts, events, scheduling
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
@@ -42,7 +42,7 @@ FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)  # from then on nothing tells whether to backfill an instant
 FORGET_GROUPS_AFTER = timedelta(days=30)
 FORGET_IMPORTS_AFTER = timedelta(days=90)
-FORGET_ALERTS_AFTER = timedelta(days=30)  # by a maintainer without settings
+FORGET_ALERTS_AFTER = FORGET_EVENTS_AFTER = timedelta(days=30)  # if it has no settings
 LOOK_EVERY_S, AGAIN_AFTER_S = 10.0, 60.0  # between two checks; after a failure
 PRUNE_FOR_S = 0.25  # the maintainer may have to scan; the rest waits for the next check
 ROWS_AT_ONCE = 2_000
@@ -56,6 +56,7 @@ class Maintainer:
     ) -> None:
         self._database = database
         self._keep_alerts = settings.keep_alerts if settings else FORGET_ALERTS_AFTER
+        self._keep_events = settings.keep_events if settings else FORGET_EVENTS_AFTER
         self._retention = Retention(settings, database) if settings else None
         self._large = LargeValueUpkeep(LargeValues(settings), database.begin) if settings else None
         self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.STANDBY, ttl=LONGEST_RUN)
@@ -140,6 +141,7 @@ class Maintainer:
             "locks": lambda c: prune_locks(c, most, now=now),
             "gates": lambda c: order_and_limits.prune_gates(c, most, now=now),
             "groups": lambda c: prune_groups(c, FORGET_GROUPS_AFTER, most, now=now),
+            "events": lambda c: events.prune(c, self._keep_events, most, now=now),
             "progress": lambda c: run_records.prune_checkpoints(c, most, now=now),
             "alerts": lambda c: alerts.prune(c, self._keep_alerts, most, now=now),
             "imports": lambda c: transfer.prune(c, FORGET_IMPORTS_AFTER, most, now=now),

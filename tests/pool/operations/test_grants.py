@@ -25,6 +25,7 @@ from tasks_app import (
     get_group,
     requeue_task,
 )
+from tasks_app.domain.events import event
 from tasks_app.domain.flows import Flow
 from tasks_app.domain.large_values.store import RESULT, LargePayload
 from tasks_app.domain.locks import GrantedLocks, LockRequest, lock_parts
@@ -51,6 +52,7 @@ from tasks_app.pool.tasks import browse, transfer, unique_keys
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import write_value
+from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.flows import create_flow, extend_flow
 from tasks_app.runtime.api.groups import extend_group
 from tasks_app.runtime.db.database import Database
@@ -164,7 +166,7 @@ def create_groups(connection: Connection) -> None:
 
 def a_flow() -> Flow:
     flow = Flow("f")
-    flow.step("b", "t", needs=flow.step("a", "t"))
+    flow.step("b", "t", needs=[flow.step("a", "t"), event("k")])
     return flow
 
 
@@ -187,6 +189,9 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     ],
     "create a group": lambda c, _: create_groups(c),
     "create a flow": lambda c, _: [create_flow(c, a_flow(), key="k") for _ in range(2)],
+    "send an event": lambda c, _: send_event(c, "k"),
+    "send an event by SQL": lambda c, _: c.execute(text("SELECT task_send_event('k')")),
+    "read events": lambda c, _: c.execute(text("SELECT payload FROM task_event")),
     "extend a flow": lambda c, _: extend_flow(c, create_flow(c, a_flow()).id, more_of_a_flow()),
     "read callbacks": lambda c, _: c.execute(text("SELECT then_row, on_failure FROM task_group")),
     "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
@@ -233,14 +238,13 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),
-    *("create a flow", "extend a flow"),
+    *("create a flow", "extend a flow", "send an event", "send an event by SQL"),
     *("see how a task stands", "create a large one"),
 }
 READ = {
     *("see how a task stands", "read a payload", "read a waiting task", "read a fence"),
     "read large values",
-    "read callbacks",
-    "read batches",
+    *("read callbacks", "read batches", "read events"),
 }
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
