@@ -79,8 +79,9 @@ from tasks_app.runtime.api.errors import (
 )
 from tasks_app.runtime.api.flows import (
     acancel_flow as acancel_flow, acreate_flow as acreate_flow, aget_flow as aget_flow,
-    alist_flows as alist_flows, cancel_flow as cancel_flow, create_flow as create_flow,
-    get_flow as get_flow, list_flows as list_flows,
+    alist_flows as alist_flows, arerun_flow as arerun_flow, cancel_flow as cancel_flow,
+    create_flow as create_flow, get_flow as get_flow, list_flows as list_flows,
+    rerun_flow as rerun_flow,
 )
 from tasks_app.runtime.api.groups import (
     acancel_group as acancel_group, acreate_group as acreate_group,

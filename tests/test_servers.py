@@ -93,6 +93,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "replan_job": (1, "all", {"divide": 2}),
     "move_task": (1, "slow"),
     "reprioritise_task": (1, 0),
+    "rerun_flow": (1, "a"),
     "reschedule_task": (1, {"delay": "1h"}),
     "set_calendar": ("holidays", [TODAY.date()]),
     "set_limit": ("name", "t", {"most": 3}),

@@ -13,8 +13,9 @@ import click
 from tasks_app.actions import queues as queue_actions
 from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, options
-from tasks_app.cli.database import transaction
+from tasks_app.cli.commands import add_commands, json_object, options
+from tasks_app.cli.database import caller, load_modules, transaction
+from tasks_app.domain.durations import count
 from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
@@ -23,12 +24,14 @@ from tasks_app.domain.flows import (
     step_in_words,
 )
 from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.domain.rerun import steps_from
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
 from tasks_app.pool.locks.holders import Contention, Held, Wait
 from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.flows import rerun_flow
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
 from tasks_app.runtime.encryption.values import masks, shown
 
@@ -180,6 +183,37 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
         output.print_text(
             f"To go on, fix the cause, then: tasks-app requeue {output.shown_ids(bad)}"
         )
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--from", "step", metavar="STEP", required=True, help="The step to run again.")
+@click.option("--payload", metavar="JSON", help="Its payload from now on. Default: its own.")
+@click.option("--dry-run", is_flag=True, help="Only show which steps would run; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def rerun(
+    flow_id: int, step: str, payload: str | None, *, dry_run: bool, why: str, json_: bool
+) -> None:
+    """Run a step again, and all that hang on it.
+
+    The other steps keep their results. Effects of the steps are repeated, not taken back. A new
+    payload must fit the handler's model, so TASKS_APP_IMPORTS must name it.
+    """
+    given = None if payload is None else json_object(payload)
+    if given is not None:
+        load_modules()
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            again = [each.name for each in steps_from(found, step)]
+        else:
+            again = rerun_flow(connection, flow_id, step, given, by=caller(), why=why)
+    told = f"{count(len(again), 'step')} {'would' if dry_run else 'will'} run again"
+    told = f"{told}: {', '.join(again)}.{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": again, "changed": not dry_run}, json_=json_)
 
 
 add_commands(flows, task_actions)

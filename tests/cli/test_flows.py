@@ -130,3 +130,25 @@ def test_a_step_that_waits_is_not_run_now(shell: Shell, flow: CreatedFlow) -> No
         done = shell("run-now", "--group", str(flow.id), *more)
         assert "2 unchanged" in done.stdout, done
     assert shell.json("show", ship)["task"]["waits_for"] == 2
+
+
+def test_a_flow_runs_again_from_a_step(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from")
+    refused = shell(*rerun, "pack")
+    assert refused.returncode == 2
+    assert f"Step pack (task {flow.task_ids['pack']}) runs. Wait" in refused.stderr
+    assert "waits for pack, pay. Run the flow again from there" in shell(*rerun, "ship").stderr
+    answer = {"steps": ["pay", "ship", "sorry"], "changed": False}
+    would = "3 steps would run again: pay, ship, sorry. Nothing was changed.\n"
+    assert shell(*rerun, "pay", "--dry-run").stdout == would
+    assert shell.json(*rerun, "pay", "--dry-run") == answer
+    done = shell(*rerun, "pay", "--why", "the bank is back")
+    assert done.stdout == "3 steps will run again: pay, ship, sorry.\n"
+    assert "the bank is back" in shell("audit").stdout
+    assert "is due" in shell("flows", "show", str(flow.id)).stdout
+
+
+def test_a_step_runs_again_with_another_payload(shell: Shell, flow: CreatedFlow) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from", "pay", "--payload")
+    assert "must be a JSON object" in shell(*rerun, "[1]").stderr
+    assert "The handler of t is not known here" in shell(*rerun, "{}").stderr

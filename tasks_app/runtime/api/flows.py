@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -18,15 +18,19 @@ from tasks_app.domain.flows import (
     check_flow,
 )
 from tasks_app.domain.groups import member_row
+from tasks_app.domain.operations import BulkAction, check_author
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool import flows
+from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.connection.execute import commits_itself
+from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany
+from tasks_app.runtime.api.amend_waiting import check_payload, edit_payload
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.producer import admitted, create_ready, ready
 from tasks_app.runtime.db.connections import Raw, Sync, connection_of, made_async, on_connection
 from tasks_app.runtime.encryption.values import opened_result
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 
 def create_flow(
@@ -155,14 +159,77 @@ def cancel_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> 
     return cancel_group(session, flow_id, by=by, why=why)
 
 
+def rerun_flow(
+    session: Sync | Raw,
+    flow_id: int,
+    from_: str,
+    payload: dict[str, Any] | None = None,
+    *,
+    by: str = "",
+    why: str = "",
+    registry: Registry = HANDLERS,
+) -> list[str]:
+    """Let a step run again, at once, and all that hang on it when their needs are met again.
+
+    The other steps keep their ends and results. A flow that was over is open again.
+
+    >>> flow = Flow("order")
+    >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> ship = flow.step("ship", send_mail, {"to": "shop@example.org"}, needs=pay)
+    >>> _ = flow.step("thanks", send_mail, {"to": "a@example.org"}, needs=ship)
+    >>> made = create_flow(session, flow)
+    >>> drained = drain(session)
+    >>> rerun_flow(session, made.id, from_="ship", by="anna")
+    ['ship', 'thanks']
+
+    Args:
+        session: of the transaction; until it commits, no step of the flow ends.
+        flow_id: of the flow.
+        from_: the name of the step.
+        payload: of the step from now on, as ``tasks-app edit`` would write it. None: its own.
+        by: who does it, for the audit.
+        why: kept beside.
+        registry: of the handler whose model checks the payload.
+
+    Returns:
+        The names of the steps that run again, in the order of their needs.
+
+    Raises:
+        TasksError: there is no such flow or step, one of the steps runs or was pruned, the step
+            itself waits for another one, or a newer flow has the key. Nothing was written.
+        InvalidSelectionError: the payload was refused. Nothing was written.
+        UniqueKeyTakenError: a step's unique_key is taken. Roll back: others were put back.
+    """
+    flow_id, author = check_id(flow_id, "flow_id"), check_author(by, why)
+    with on_connection(session) as connection:
+        flow = flow_rerun.lock_flow(connection, flow_id)
+        if flow is None:
+            raise _unknown(flow_id)
+        task = next((step for step in flow.steps if step.name == from_), None)
+        if payload is not None and task is not None:
+            check_payload(task.task, payload, registry)
+        again = flow_rerun.rerun(connection, flow, from_, by=author)
+        if payload is not None and task is not None:
+            edit_payload(connection, task.task_id, payload, by=by, why=why, registry=registry)
+        what = {"flow": flow_id, "step": from_, **author.reason}
+        ids, answers = sorted(step.task_id for step in again), {"requeued": len(again)}
+        note(connection, BulkAction.REQUEUE, what, who=by, ids=ids, answers=answers)
+    return [step.name for step in again]
+
+
 acreate_flow: Final = made_async(create_flow)
 aget_flow: Final = made_async(get_flow)
 alist_flows: Final = made_async(list_flows)
 acancel_flow: Final = made_async(cancel_flow)
+arerun_flow: Final = made_async(rerun_flow)
 
 
 def _known(connection: Connection, flow_id: int) -> FlowProgress:
     found = flows.get_flow(connection, check_id(flow_id, "flow_id"))
     if found is None:
-        raise TasksError(f"There is no flow {flow_id}. It may have been over for long.")
+        raise _unknown(flow_id)
     return found
+
+
+def _unknown(flow_id: int) -> TasksError:
+    return TasksError(f"There is no flow {flow_id}. It may have been over for long.")

@@ -95,10 +95,12 @@ async def flows(caller: Any, _: Bench) -> list[Any]:
     made = await tasks_app.acreate_flow(caller, flow)
     progress = some(await tasks_app.aget_flow(caller, made.id))
     cancelled = await tasks_app.acancel_flow(caller, made.id)
+    again = await tasks_app.arerun_flow(caller, made.id, from_="a")
     return [
         {each.name: each.task_id for each in progress.steps} == made.task_ids,
         [each.id for each in await tasks_app.alist_flows(caller)] == [made.id],
         cancelled.cancelled == 2,
+        again == ["a", "b"],
     ]
 
 
