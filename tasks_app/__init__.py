@@ -59,8 +59,8 @@ _NAMES = {
         "list_errors mark_error_known mark_error_unknown"
     ),
     "tasks_app.runtime.api.flows": (
-        "acancel_flow acreate_flow aget_flow alist_flows arerun_flow cancel_flow create_flow "
-        "get_flow list_flows rerun_flow"
+        "acancel_flow acreate_flow aextend_flow aget_flow alist_flows arerun_flow cancel_flow "
+        "create_flow extend_flow get_flow list_flows rerun_flow"
     ),
     "tasks_app.runtime.api.groups": (
         "acancel_group acreate_group aextend_group aget_group agroup_results cancel_group "

@@ -78,10 +78,10 @@ from tasks_app.runtime.api.errors import (
     mark_error_known as mark_error_known, mark_error_unknown as mark_error_unknown,
 )
 from tasks_app.runtime.api.flows import (
-    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aget_flow as aget_flow,
-    alist_flows as alist_flows, arerun_flow as arerun_flow, cancel_flow as cancel_flow,
-    create_flow as create_flow, get_flow as get_flow, list_flows as list_flows,
-    rerun_flow as rerun_flow,
+    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aextend_flow as aextend_flow,
+    aget_flow as aget_flow, alist_flows as alist_flows, arerun_flow as arerun_flow,
+    cancel_flow as cancel_flow, create_flow as create_flow, extend_flow as extend_flow,
+    get_flow as get_flow, list_flows as list_flows, rerun_flow as rerun_flow,
 )
 from tasks_app.runtime.api.groups import (
     acancel_group as acancel_group, acreate_group as acreate_group,

@@ -34,7 +34,7 @@ CREATE TABLE task_group_ids (  -- The members of a group, up to 1,000 in a row.
     PRIMARY KEY (group_id, no)
 );
 
--- Who only creates tasks may let a group wait for more, and change nothing else of it.
+-- Who only creates tasks may let a group wait for more, and change nothing else of it. Without members it only locks the group.
 CREATE FUNCTION task_group_extend(to_group bigint, members bigint[]) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     UPDATE task_group g SET total = g.total + cardinality(members)
@@ -44,7 +44,7 @@ BEGIN
     END IF;
     INSERT INTO task_group_ids (group_id, no, ids)
     SELECT to_group, coalesce(max(i.no) + 1, 0), members
-    FROM task_group_ids i WHERE i.group_id = to_group;
+    FROM task_group_ids i WHERE i.group_id = to_group HAVING cardinality(members) > 0;
     RETURN true;
 END $$;
 -- Last of all what a caller may have made: its temporary tables would be found first.

@@ -35,7 +35,7 @@ BEGIN
     SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
-    PERFORM task_flow_put_off(flow, steps);
+    PERFORM task_flow_put_off(flow, waiting);
 END $$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
@@ -62,6 +62,16 @@ CREATE FUNCTION task_flow_put_off(flow bigint, steps text[]) RETURNS void LANGUA
         parked = NULL, parked_kind = NULL, parked_for = NULL
     WHERE p.id = ANY((SELECT ids FROM o)::bigint[]) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL
 $$;
+
+-- Puts off a task that its run put back until its needs are met; if none is open, it stays due. The statement that moves its row to PENDING calls this.
+CREATE FUNCTION task_put_back(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    of_step task_flow_step;
+BEGIN
+    SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task;
+    PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
+    UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
+END $$;
 
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
 CREATE FUNCTION task_flow_step_ended(of_task bigint, its_state text, its_result jsonb, at timestamptz)

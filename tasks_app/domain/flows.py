@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from tasks_app.domain.creation import NewTask
@@ -183,24 +184,43 @@ def _name_of(step: object) -> str:
 
 def check_flow(flow: Flow, key: str | None, on_failure: str) -> WhenFailed:
     """Raise InvalidTaskError if the flow cannot be created: a need is unknown, or needs itself."""
-    if not isinstance(flow, Flow):
-        raise InvalidTaskError("flow", f"is of type {type(flow).__name__}", "a Flow")
+    check_type(flow)
     _check_name(flow.name, "flow.name")
     read_key({"key": key}, "key")
     if on_failure not in list(WhenFailed):
         problem = f"is {shown_value(on_failure)}"
         raise InvalidTaskError("on_failure", problem, " or ".join(WhenFailed))
+    check_needs(flow, {})
+    return WhenFailed(on_failure)
+
+
+def check_type(flow: Flow) -> None:
+    if not isinstance(flow, Flow):
+        raise InvalidTaskError("flow", f"is of type {type(flow).__name__}", "a Flow")
+
+
+def check_needs(flow: Flow, there: Mapping[str, StepEnd | None]) -> None:
+    """Raise InvalidTaskError if a need is unknown, can never be met, or is part of a circle.
+
+    ``there`` are steps that exist already, with their ends.
+    """
     for name, step in flow.steps.items():
-        for need in step.needs:
-            if need not in flow.steps:
-                problem = f"has {need!r:.60}, which is no step of this flow"
-                raise InvalidTaskError(f"steps.{name}.needs", problem, ", ".join(flow.steps))
+        if name in there:
+            raise InvalidTaskError(f"steps.{name}", "is there already", "another name")
+        for need in starmap(Need, step.needs.items()):
+            path, quoted = f"steps.{name}.needs", f"{need.step!r:.60}"
+            if need.step not in flow.steps and need.step not in there:
+                problem = f"has {quoted}, which is no step of this flow"
+                raise InvalidTaskError(path, problem, ", ".join(flow.steps))
+            if is_hopeless(need, there.get(need.step)):
+                how = "succeeded" if there[need.step] is StepEnd.SUCCESS else "is not needed"
+                problem = f"can never be met: {quoted} {how}"
+                raise InvalidTaskError(path, problem, "a need that is met, or still can be")
     try:
         TopologicalSorter({name: step.needs for name, step in flow.steps.items()}).prepare()
     except CycleError as error:
         path = " -> ".join(reversed(error.args[1]))
         raise InvalidTaskError("steps", f"need each other: {path}", "no circle") from None
-    return WhenFailed(on_failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +321,14 @@ def needs_of(rows: Iterable[Any]) -> dict[str, list[Need]]:
 def is_open(need: Need, end: StepEnd | None) -> bool:
     """Whether a step waits for this need, of a step with this end; a failure may be mended."""
     return end is None or (end is StepEnd.FAILURE and need.after is After.SUCCESS)
+
+
+def is_hopeless(need: Need, end: StepEnd | None) -> bool:
+    """Whether this need, of a step with this end, can never be met."""
+    match end:
+        case StepEnd.SUCCESS:
+            return need.after is After.FAILURE
+        case StepEnd.UNNEEDED:
+            return need.after is not After.END
+        case _:
+            return False

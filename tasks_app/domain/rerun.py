@@ -7,12 +7,11 @@ from graphlib import TopologicalSorter
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
-    After,
     FlowProgress,
     FlowStep,
-    Need,
     StepEnd,
     WhenFailed,
+    is_hopeless,
     is_open,
     need_in_words,
 )
@@ -72,14 +71,7 @@ def _reached(order: Sequence[FlowStep], first: FlowStep, more: Collection[str]) 
         if step.name not in more and len(outside) == len(step.needs):
             continue
         if step.end is not StepEnd.UNNEEDED or not any(
-            _is_hopeless(need, ends[need.step]) for need in outside
+            is_hopeless(need, ends[need.step]) for need in outside
         ):
             found.add(step.name)
     return found
-
-
-def _is_hopeless(need: Need, end: StepEnd | None) -> bool:
-    """Whether a step with this need, of a step with this end, can never start."""
-    if end is StepEnd.UNNEEDED:
-        return need.after is not After.END
-    return end is StepEnd.SUCCESS and need.after is After.FAILURE

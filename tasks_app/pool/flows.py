@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
     After,
     FlowProgress,
@@ -26,6 +27,7 @@ from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import (
     ENTER_STEPS,
     ERROR,
+    EXTEND,
     FLOW_NEED,
     FLOW_STEP,
     GROUP,
@@ -48,6 +50,35 @@ _ENTER = text(f"""
     SELECT {ENTER_STEPS}(:id, CAST(:steps AS text[]), CAST(:tasks AS bigint[]),
         CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:waiting AS text[]),
         CAST(:needs AS text[]), CAST(:after AS text[]))""")
+# Who only creates tasks may not lock a row of a group itself.
+_LOCK = text(f"SELECT {EXTEND}(:id, CAST(:no_one AS bigint[]))")
+_LOCK_TO_REOPEN = text(f"SELECT true FROM {GROUP} g WHERE g.id = :id FOR NO KEY UPDATE")
+_TO_EXTEND = text(f"""
+    SELECT n.number, s.step, s.ended
+    FROM {GROUP} g
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM {FLOW_STEP} u
+        WHERE u.flow_id = g.id AND u.step NOT LIKE '%]') AS n
+    LEFT JOIN LATERAL (
+        SELECT s.step, s.ended FROM {FLOW_STEP} s
+        WHERE s.flow_id = g.id AND s.step = ANY(CAST(:steps AS text[])) OFFSET 0) AS s ON true
+    WHERE g.id = :id AND g.flow IS NOT NULL""")
+_ADD_IDS = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
+_ADD_IDS_TO_REOPEN = text(f"""
+    WITH grown AS (
+        UPDATE {GROUP} g SET total = g.total + cardinality(CAST(:ids AS bigint[]))
+        WHERE g.id = :id RETURNING g.id)
+    INSERT INTO {GROUP_IDS} (group_id, no, ids)
+    SELECT g.id, (SELECT coalesce(max(i.no) + 1, 0) FROM {GROUP_IDS} i WHERE i.group_id = g.id),
+        CAST(:ids AS bigint[])
+    FROM grown g""")
+
+_ADD_NEEDS = text(f"""
+    INSERT INTO {FLOW_NEED} (flow_id, step, needs, after)
+    SELECT s.flow_id, s.step, n.needs, n.after
+    FROM (SELECT * FROM {FLOW_STEP} WHERE task_id = :id) AS s
+    CROSS JOIN unnest(CAST(:needs AS text[]), CAST(:after AS text[])) AS n(needs, after)
+    ON CONFLICT DO NOTHING""")
 
 
 def insert_flow(
@@ -64,9 +95,47 @@ def insert_flow(
             return there, False
 
 
+def lock_flow(
+    connection: Connection, flow_id: int, steps: Collection[str], *, reopens: bool = False
+) -> FlowToExtend:
+    """Lock a flow that is to get more steps; ``steps``: those whose ends are asked for.
+
+    Raises:
+        TasksError: it is unknown, or over and not to be reopened.
+    """
+    values = {"id": flow_id, "steps": list(steps), "no_one": []}
+    locked = connection.execute(_LOCK_TO_REOPEN if reopens else _LOCK, values).scalar()
+    rows = connection.execute(_TO_EXTEND, values).all() if locked else []
+    if not rows:
+        raise TasksError(
+            f"Flow {flow_id} is over or unknown, so it takes no steps. "
+            "Add steps while a step of the flow still waits or runs."
+        )
+    ends = {
+        row.step: None if row.ended is None else StepEnd(row.ended)
+        for row in rows
+        if row.step is not None
+    }
+    return FlowToExtend(rows[0].number, ends)
+
+
+def add_needs(connection: Connection, task_id: int, needs: Collection[Need]) -> None:
+    """Enter needs of a running step, on steps of its flow; commit with its fence asked.
+
+    They are counted when its run ends with :class:`WaitForNeeds`.
+    """
+    values = {"id": task_id, "needs": [n.step for n in needs], "after": [n.after for n in needs]}
+    connection.execute(_ADD_NEEDS, values)
+
+
+class FlowToExtend(NamedTuple):
+    steps: int  # how many it has, items of maps aside
+    ends: Mapping[str, StepEnd | None]
+
+
 class NewStep(NamedTuple):
     task: str  # its name
-    delay: timedelta | None  # from when its needs are met
+    delay: timedelta | None  # from when its needs are met; None: none of them is open
     needs: Mapping[str, After]
 
 
@@ -74,23 +143,47 @@ def enter_steps(
     connection: Connection, flow_id: int, steps: Mapping[str, NewStep], ids: Sequence[int]
 ) -> None:
     """Enter the steps, whose tasks were created in this transaction, in their order."""
-    tasks = list(map(int, ids))
+    pages = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(_pages(ids))]
+    if pages:
+        connection.execute(_ENTER_IDS, pages)
+        _enter(connection, flow_id, steps, ids)
+
+
+def add_steps(
+    connection: Connection,
+    flow_id: int,
+    steps: Mapping[str, NewStep],
+    ids: Sequence[int],
+    *,
+    reopens: bool = False,
+) -> None:
+    """Enter more steps of a flow that :func:`lock_flow` has locked."""
+    pages = [{"id": flow_id, "ids": page} for page in _pages(ids)]
+    if pages:
+        for page in pages:  # an array of pages would need another statement
+            connection.execute(_ADD_IDS_TO_REOPEN if reopens else _ADD_IDS, page)
+        _enter(connection, flow_id, steps, ids)
+
+
+def _pages(ids: Sequence[int]) -> list[list[int]]:
+    return [list(map(int, ids[i : i + PAGE])) for i in range(0, len(ids), PAGE)]
+
+
+def _enter(
+    connection: Connection, flow_id: int, steps: Mapping[str, NewStep], ids: Sequence[int]
+) -> None:
     needs = [(name, *need) for name, step in steps.items() for need in step.needs.items()]
     values = {
         "id": flow_id,
         "steps": list(steps),
-        "tasks": tasks,
+        "tasks": list(map(int, ids)),
         "names": [step.task for step in steps.values()],
         "delays": [step.delay for step in steps.values()],
         "waiting": [step for step, _, _ in needs],
         "needs": [need for _, need, _ in needs],
         "after": [after.value for _, _, after in needs],
     }
-    pages = [tasks[i : i + PAGE] for i in range(0, len(tasks), PAGE)]
-    if pages:
-        rows = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(pages)]
-        connection.execute(_ENTER_IDS, rows)
-        connection.execute(_ENTER, values)
+    connection.execute(_ENTER, values)
 
 
 # A step that is not needed any more goes on, too, until a scan has skipped it. Steps and tasks are

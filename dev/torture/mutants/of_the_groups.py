@@ -49,7 +49,7 @@ GROUPS_AND_PROGRESS = (
         "member that ends like all others",
         "Each end of a member is counted.",
         SUCCEED,
-        "    if settlement.task is None or settlement.task.in_group:\n",
+        "    if settlement.task is None or settlement.task.group_id is not None:\n",
         "    if False:\n",
         f"{GROUPS}the_last_success_calls_then",
         "tests/runtime/ends/test_contract.py::"

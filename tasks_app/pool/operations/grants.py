@@ -77,7 +77,7 @@ _NEEDED_TO_CREATE = (
     f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {t.KEY}",
     f"SELECT ({_COUNTED}), INSERT ON {t.GROUP}",
     *(f"INSERT ON {t.GROUP_IDS}", f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])"),
-    *(f"SELECT (flow_id, step, task_id) ON {t.FLOW_STEP}", _ENTER_STEPS, _IDS, _SEE),
+    *(f"SELECT (flow_id, step, task_id, ended) ON {t.FLOW_STEP}", _ENTER_STEPS, _IDS, _SEE),
 )
 _LOCKS = (t.LOCK, t.LOCK_HOLDER, t.LOCK_PART, t.LOCK_WAIT)
 _EVERYTHING = (

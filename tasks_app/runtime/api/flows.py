@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import starmap
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import (
+    MOST_STEPS,
     CreatedFlow,
     Flow,
     FlowProgress,
     FlowState,
+    Need,
+    StepEnd,
     check_flow,
+    check_needs,
+    check_type,
+    is_open,
 )
 from tasks_app.domain.groups import member_row
 from tasks_app.domain.operations import BulkAction, check_author
 from tasks_app.domain.tasks.options import check_id
-from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.operations.audit import note
@@ -66,29 +73,84 @@ def create_flow(
         TasksError: each statement commits by itself.
     """
     when_failed = check_flow(flow, key, on_failure)
-    rows = [_row(name, flow) for name in flow.steps]
+    rows = {name: _row(name, flow) for name in flow.steps}
     with on_connection(session) as connection:
-        if commits_itself(connection):
-            raise TasksError(
-                "create_flow needs a transaction: here its steps would exist, and might end, "
-                "before their needs do. Use a connection without AUTOCOMMIT."
-            )
+        _check_transaction(connection, "create_flow")
         flow_id, created = flows.insert_flow(connection, flow.name, key, when_failed, len(rows))
         if not created:
             return CreatedFlow(flow_id, dict(flows.task_ids(connection, flow_id)), created=False)
-        steps = {
-            name: flows.NewStep(
-                row.name, row.terms.delay or None if step.needs else None, step.needs
-            )
-            for row, (name, step) in zip(rows, flow.steps.items(), strict=True)
-        }
-        members = [
-            _member(name, row, flow_id, steps[name]) for name, row in zip(steps, rows, strict=True)
-        ]
-        starts = [not step.needs for step in steps.values()]
-        ids = create_ready(session, ready(members), starts) if members else []
+        steps, ids = _made(session, flow_id, rows, flow, {})
         flows.enter_steps(connection, flow_id, steps, ids)
     return CreatedFlow(flow_id, dict(zip(steps, ids, strict=True)))
+
+
+def extend_flow(session: Sync | Raw, flow_id: int, more: Flow) -> dict[str, TaskId]:
+    """Add steps to a flow; until the caller commits, no end of its steps can be counted.
+
+    The steps may need those that are there, in any way that can still be met. A handler extends its
+    own flow with ``ctx.flow_id``. The name of ``more`` is not used.
+
+    >>> flow = Flow("order")
+    >>> _ = flow.step("pay", send_mail, {"to": "bank@example.org"})
+    >>> made, more = create_flow(session, flow), Flow("more")
+    >>> _ = more.step("thank", send_mail, {"to": "a@example.org"}, needs="pay")
+    >>> [*extend_flow(session, made.id, more)]
+    ['thank']
+
+    Returns:
+        The ids of their tasks, by step.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: a step's unique_key is taken. Roll back: steps may be written.
+        TasksError: the flow is over or unknown, or each statement commits by itself.
+    """
+    check_type(more)
+    return graft(session, check_id(flow_id, "flow_id"), more)
+
+
+def graft(
+    session: Sync | Raw, flow_id: int, more: Flow, *, reopens: bool = False
+) -> dict[str, TaskId]:
+    """Do what extend_flow does; ``reopens``: a flow that is over, too, which is open then."""
+    rows = {name: _row(name, more) for name in more.steps}
+    named = {need for step in more.steps.values() for need in step.needs}
+    with on_connection(session) as connection:
+        _check_transaction(connection, "extend_flow")
+        flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
+        check_needs(more, flow.ends)
+        number = flow.steps + sum(not name.endswith("]") for name in more.steps)
+        if number > MOST_STEPS:
+            raise InvalidTaskError("steps", f"would be {number}", f"at most {MOST_STEPS}")
+        steps, ids = _made(session, flow_id, rows, more, flow.ends)
+        flows.add_steps(connection, flow_id, steps, ids, reopens=reopens)
+    return dict(zip(steps, ids, strict=True))
+
+
+def _check_transaction(connection: Connection, verb: str) -> None:
+    if commits_itself(connection):
+        raise TasksError(
+            f"{verb} needs a transaction: here its steps would exist, and might end, "
+            "before their needs do. Use a connection without AUTOCOMMIT."
+        )
+
+
+def _made(
+    session: Sync | Raw,
+    flow_id: int,
+    rows: Mapping[str, TaskRow],
+    flow: Flow,
+    ends: Mapping[str, StepEnd | None],
+) -> tuple[dict[str, flows.NewStep], list[TaskId]]:
+    """Create the tasks of steps; ``ends`` are those of steps that were there before."""
+    steps, members, starts = dict[str, flows.NewStep](), list[TaskRow](), list[bool]()
+    for name, row in rows.items():
+        needs = flow.steps[name].needs
+        waits = any(is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
+        steps[name] = flows.NewStep(row.name, row.terms.delay or None if waits else None, needs)
+        members.append(_member(name, row, flow_id, steps[name]))
+        starts.append(not waits)
+    return steps, create_ready(session, ready(members), starts) if members else []
 
 
 def _row(name: str, flow: Flow) -> TaskRow:
@@ -218,6 +280,7 @@ def rerun_flow(
 
 
 acreate_flow: Final = made_async(create_flow)
+aextend_flow: Final = made_async(extend_flow)
 aget_flow: Final = made_async(get_flow)
 alist_flows: Final = made_async(list_flows)
 acancel_flow: Final = made_async(cancel_flow)

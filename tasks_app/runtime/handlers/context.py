@@ -99,6 +99,11 @@ class TaskContext(Generic[SessionT_co]):
         return self._task.biz_key
 
     @property
+    def flow_id(self) -> int | None:
+        """The flow of which it is a step, or the group of which it is a member. None: of none."""
+        return self._task.group_id
+
+    @property
     def fence(self) -> Fence:
         """What every write of this run must match: id, attempt and lease token."""
         return self._task.fence

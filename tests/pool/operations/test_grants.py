@@ -51,7 +51,7 @@ from tasks_app.pool.tasks import browse, transfer, unique_keys
 from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import write_value
-from tasks_app.runtime.api.flows import create_flow
+from tasks_app.runtime.api.flows import create_flow, extend_flow
 from tasks_app.runtime.api.groups import extend_group
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.notify import dedicated_connection
@@ -168,6 +168,12 @@ def a_flow() -> Flow:
     return flow
 
 
+def more_of_a_flow() -> Flow:
+    flow = Flow("f")
+    flow.step("c", "t", needs="b")
+    return flow
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -181,6 +187,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     ],
     "create a group": lambda c, _: create_groups(c),
     "create a flow": lambda c, _: [create_flow(c, a_flow(), key="k") for _ in range(2)],
+    "extend a flow": lambda c, _: extend_flow(c, create_flow(c, a_flow()).id, more_of_a_flow()),
     "read callbacks": lambda c, _: c.execute(text("SELECT then_row, on_failure FROM task_group")),
     "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
     "read batches": lambda c, _: c.execute(text("SELECT params FROM task_batch")),
@@ -226,7 +233,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),
-    "create a flow",
+    *("create a flow", "extend a flow"),
     *("see how a task stands", "create a large one"),
 }
 READ = {
