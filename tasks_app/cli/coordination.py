@@ -19,7 +19,9 @@ from tasks_app.domain.durations import count
 from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
+    FlowStep,
     StepEnd,
+    items_in_words,
     need_in_words,
     step_in_words,
 )
@@ -171,7 +173,7 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
             step.name,
             step_in_words(step, now),
             str(step.task_id),
-            ", ".join(map(need_in_words, step.open_needs)),
+            ", ".join(_waited_for(step)),
             output.format_instant(step.ended_at, now),
         )
         for step in steps
@@ -180,9 +182,15 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
     output.print_rows(columns, lines, errors, remark="error", cut=("step", "waits for"))
     bad = [step.task_id for step in steps if step.end is StepEnd.FAILURE]
     if bad and found.state is not FlowState.SUCCEEDED:
-        output.print_text(
-            f"To go on, fix the cause, then: tasks-app requeue {output.shown_ids(bad)}"
-        )
+        more = len(bad) < found.failed
+        which = f"--group {found.id} --state FAILED" if more else output.shown_ids(bad)
+        output.print_text(f"To go on, fix the cause, then: tasks-app requeue {which}")
+
+
+def _waited_for(step: FlowStep) -> list[str]:
+    waits = step.items is not None and step.items.left and step.end is None
+    items = [items_in_words(step.items)] if waits and step.items else []
+    return [*map(need_in_words, step.open_needs), *items]
 
 
 @flows.command()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.durations import distance_in_words
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.options import TaskOptions, read_key, shown_value
 from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.records import TaskId
@@ -21,7 +22,6 @@ from tasks_app.domain.tasks.states import State
 if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
-    from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.tasks.call_payload import CeleryCall
     from tasks_app.domain.tasks.payload import Payload
 
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 MOST_STEPS = 1_000
 MOST_NEEDS = 100  # of one step
 LONGEST_NAME = 100
+MOST_ITEMS = 10_000  # of one map
+MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
+_ITEM = "]"  # the end of names of items, and of no other steps
+_LONGEST_MAP = LONGEST_NAME - len(f"[{MOST_ITEMS - 1}]")
+
+
+def is_item(step: str) -> bool:
+    """Whether this is the name of an item of a map, as ``labels[7]``."""
+    return step.endswith(_ITEM)
 
 
 class After(StrEnum):
@@ -87,8 +96,9 @@ def ended(step: Need | str) -> Need:
 
 @dataclass(slots=True)
 class PlannedStep:
-    task: NewTask
+    task: NewTask  # of a map: what each item is to be, without a payload
     needs: dict[str, After]  # by the name of the step that is needed
+    over: str | None = None  # of a map: the step whose result has the items
 
 
 @dataclass(slots=True)
@@ -142,7 +152,51 @@ class Flow:
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
+        self.steps[name] = PlannedStep(NewTask(task, payload, options), self._needs(name, needs))
+        return Need(name)
+
+    def map(
+        self,
+        name: str,
+        task: Handler[Any, Any] | str,
+        over: Need | str,
+        *,
+        needs: Needs = (),
+        **options: Unpack[TaskOptions],
+    ) -> Need:
+        """Add a task for each item of the list that the step ``over`` returns; return the need.
+
+        The items run beside each other, as steps ``name[0]``, ``name[1]`` and so on. The need is
+        met when all have succeeded, and what it returned is the list of their results.
+
+        >>> flow = Flow("order")
+        >>> orders = flow.step("orders", send_mail, {"to": "shop@example.org"})
+        >>> flow.map("labels", "label.print", over=orders).step
+        'labels'
+
+        Args:
+            name: of the step, unique in the flow.
+            task: a handler, or its name; an item is the payload of its task.
+            over: a step that succeeds with a list, of at most 10,000 items.
+            needs: other steps that must succeed before; see :meth:`step`.
+            options: of create_task, for each item; a delay counts from the creation of the items.
+
+        Raises:
+            InvalidTaskError: the name is taken or cannot be stored, or a need is none.
+        """
+        of = _over(name, task, over)
+        found = self._needs(name, needs) | {of: After.SUCCESS}
+        if len(name) > _LONGEST_MAP:
+            allowed = f"text of up to {_LONGEST_MAP} characters for a map"
+            raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
+        self.steps[name] = PlannedStep(NewTask(task, None, options), found, of)
+        return Need(name)
+
+    def _needs(self, name: str, needs: Needs) -> dict[str, After]:
+        """Return the needs of a new step; raises InvalidTaskError."""
         _check_name(name, "step")
+        if is_item(name):
+            raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
         if name in self.steps:
             raise InvalidTaskError(f"steps.{name}", "is there twice", "one step of each name")
         if len(self.steps) >= MOST_STEPS:
@@ -161,8 +215,19 @@ class Flow:
             raise InvalidTaskError(
                 f"steps.{name}.needs", f"are {len(found)}", f"at most {MOST_NEEDS}"
             )
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), found)
-        return Need(name)
+        return found
+
+
+def _over(name: Any, task: Any, over: Any) -> str:
+    """Return the step that a map is over; raises InvalidTaskError."""
+    if not isinstance(task, Handler | str):
+        problem = f"is of type {type(task).__name__}"
+        raise InvalidTaskError(f"steps.{name}.task", problem, "a handler, or its name")
+    need = over if isinstance(over, Need) else Need(over)
+    if not isinstance(need.step, str) or need.after is not After.SUCCESS:
+        allowed = "a step of this flow, or its name"
+        raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
+    return need.step
 
 
 def _check_name(name: Any, path: str) -> None:
@@ -239,6 +304,19 @@ class FlowState(StrEnum):
     FAILED = "failed"  # it is over, and a step has failed; requeue that to go on
 
 
+class MapItems(NamedTuple):
+    """How many items a map has."""
+
+    total: int
+    succeeded: int  # including those that were skipped
+    failed: int
+
+    @property
+    def left(self) -> int:
+        """How many keep the map waiting."""
+        return self.total - self.succeeded
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStep:
     """A step of a flow as it is now."""
@@ -251,11 +329,12 @@ class FlowStep:
     attempt: int | None  # how often its task has started, while it has not ended
     held: bool
     due_at: datetime | None  # None: it has ended, or waits for its needs
-    open_needs: tuple[Need, ...]
+    open_needs: tuple[Need, ...]  # items of a map aside, as in the next
     needs: tuple[Need, ...]
     result: Any  # what its handler returned
     error: str | None
     ended_at: datetime | None
+    items: MapItems | None = None  # of a map that has created its items
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +351,9 @@ class FlowProgress:
     failed: int
     created_at: datetime
     changed_at: datetime  # when a step ended last
-    steps: tuple[FlowStep, ...] = ()  # in the order in which they were created; none in lists
+    # In the order in which they were created, and behind them at most 50 items of maps, the failed
+    # ones first; none in lists.
+    steps: tuple[FlowStep, ...] = ()
 
 
 class StepOfFlow(NamedTuple):
@@ -282,6 +363,11 @@ class StepOfFlow(NamedTuple):
 
 def need_in_words(need: Need) -> str:
     return need.step if need.after is After.SUCCESS else f"{need.after} of {need.step}"
+
+
+def items_in_words(items: MapItems) -> str:
+    failed = f", {items.failed:,} failed" if items.failed else ""
+    return f"{items.succeeded:,} of {items.total:,} items{failed}"
 
 
 def step_in_words(step: FlowStep, now: datetime) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
     FlowStep,
+    MapItems,
     Need,
     StepEnd,
     StepOfFlow,
@@ -37,6 +38,7 @@ from tasks_app.pool.tables import (
 )
 from tasks_app.pool.task_groups import PAGE
 
+_ITEM = "'%]'"  # names of items of maps
 _INSERT = text(f"""
     INSERT INTO {GROUP} (total, flow, flow_key, when_failed, created_at, counted_at)
     VALUES (:total, :flow, CAST(:key AS text), :when_failed, {NOW}, {NOW})
@@ -58,7 +60,7 @@ _TO_EXTEND = text(f"""
     FROM {GROUP} g
     CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM {FLOW_STEP} u
-        WHERE u.flow_id = g.id AND u.step NOT LIKE '%]') AS n
+        WHERE u.flow_id = g.id AND u.step NOT LIKE {_ITEM}) AS n
     LEFT JOIN LATERAL (
         SELECT s.step, s.ended FROM {FLOW_STEP} s
         WHERE s.flow_id = g.id AND s.step = ANY(CAST(:steps AS text[])) OFFSET 0) AS s ON true
@@ -211,24 +213,44 @@ _NEWEST = text(f"""
         {" ".join(f"WHEN '{state}' THEN {holds}" for state, holds in _IN_STATE.items())}
         ELSE true END
     ORDER BY g.id DESC LIMIT :most""")
+MOST_LISTED = 50  # items of maps
+_PLACE = "CASE WHEN i.ended IS NULL THEN 2 WHEN i.ended = 'failure' THEN 1 ELSE 3 END"
 _OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
 # All steps; or one, and those that it needs, without their results.
 _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.ended_at, p.waits_for, p.due_at, p.attempt,
         CASE WHEN CAST(:step AS text) IS NULL THEN s.result END AS result,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
-    FROM {FLOW_STEP} s
+    FROM (
+        SELECT s.*, 0 AS place FROM {FLOW_STEP} s
+        WHERE s.flow_id = :id AND CASE WHEN CAST(:step AS text) IS NULL THEN s.step NOT LIKE {_ITEM}
+            ELSE s.step = :step OR s.step = ANY(ARRAY(
+                SELECT n.needs FROM {FLOW_NEED} n
+                WHERE n.flow_id = :id AND n.step = :step AND n.needs NOT LIKE {_ITEM})) END
+        UNION ALL (
+            SELECT i.*, {_PLACE} FROM {FLOW_STEP} i
+            WHERE i.flow_id = :id AND i.step LIKE {_ITEM} AND CAST(:step AS text) IS NULL
+            ORDER BY {_PLACE}, i.task_id + 0 LIMIT {MOST_LISTED})) AS s
     LEFT JOIN LATERAL (SELECT * FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p ON true
     LEFT JOIN LATERAL (SELECT * FROM {ERROR} e WHERE e.id = s.task_id OFFSET 0) AS e ON true
-    WHERE s.flow_id = :id AND (CAST(:step AS text) IS NULL OR s.step = :step OR s.step = ANY(ARRAY(
-        SELECT n.needs FROM {FLOW_NEED} n WHERE n.flow_id = :id AND n.step = :step)))
-    ORDER BY s.task_id + 0""")  # so that no index of all flows is read
+    ORDER BY s.place, s.task_id + 0""")  # so that no index of all flows is read
 _NEEDS = text(f"""
-    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id AND {_OF_STEP}
+    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n
+    WHERE n.flow_id = :id AND {_OF_STEP} AND n.needs NOT LIKE {_ITEM}
     ORDER BY n.step, n.needs""")
+_ITEMS = text(f"""
+    SELECT n.step, count(*) AS total,
+        count(*) FILTER (WHERE e.ended IN ('success', 'unneeded')) AS succeeded,
+        count(*) FILTER (WHERE e.ended = 'failure') AS failed
+    FROM {FLOW_NEED} n
+    CROSS JOIN LATERAL (
+        SELECT e.ended FROM {FLOW_STEP} e
+        WHERE e.flow_id = n.flow_id AND e.step = n.needs OFFSET 0) AS e
+    WHERE n.flow_id = :id AND {_OF_STEP} AND n.needs LIKE {_ITEM} GROUP BY n.step""")
 _STEP_OF = text(f"SELECT s.flow_id, s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 _TASK_IDS = text(f"""
-    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id + 0""")
+    SELECT s.step, s.task_id FROM {FLOW_STEP} s
+    WHERE s.flow_id = :id AND s.step NOT LIKE {_ITEM} ORDER BY s.task_id + 0""")
 MOST_COUNTED = 10_000
 _COUNT = text(f"""
     SELECT count(*) FILTER (WHERE f.goes_on) AS running,
@@ -238,20 +260,34 @@ _COUNT = text(f"""
 
 
 def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
-    """Return the ids of a flow's tasks, by step."""
+    """Return the ids of a flow's tasks, by step, without the items of maps."""
     return {row.step: row.task_id for row in connection.execute(_TASK_IDS, {"id": flow_id})}
 
 
 def get_flow(
     connection: Connection, flow_id: int, *, step: str | None = None
 ) -> FlowProgress | None:
-    """Return a flow with its steps; or with one ``step`` and those that it needs."""
+    """Return a flow with its steps; or with one ``step`` and those that it needs.
+
+    Of the items of maps it has the first fifty, those that failed before others; or, with a step,
+    none.
+    """
     row = connection.execute(_GET, {"id": flow_id}).first()
     if row is None:
         return None
     values = {"id": flow_id, "step": step}
     needs = needs_of(connection.execute(_NEEDS, values))
-    return _progress(row, _steps(connection.execute(_STEPS, values).all(), needs))
+    items = {
+        row.step: MapItems(row.total, row.succeeded, row.failed)
+        for row in connection.execute(_ITEMS, values)
+    }
+    return _progress(row, _steps(connection.execute(_STEPS, values).all(), needs, items))
+
+
+def step_name(connection: Connection, task_id: int) -> str | None:
+    """Return the name of a task's step; None: it is in no flow."""
+    found = connection.execute(_STEP_OF, {"id": task_id}).first()
+    return None if found is None else found.step
 
 
 def step_of(connection: Connection, task_id: int) -> StepOfFlow | None:
@@ -299,7 +335,9 @@ def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
     )
 
 
-def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[FlowStep]:
+def _steps(
+    rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]], items: Mapping[str, MapItems]
+) -> list[FlowStep]:
     ends = {row.step: None if row.ended is None else StepEnd(row.ended) for row in rows}
     return [
         FlowStep(
@@ -318,6 +356,7 @@ def _steps(rows: Sequence[Row[Any]], needs: Mapping[str, list[Need]]) -> list[Fl
             result=row.result,
             error=row.error,
             ended_at=row.ended_at,
+            items=items.get(row.step),
         )
         for row in rows
     ]
@@ -333,23 +372,33 @@ class NeededStep(NamedTuple):
     result: Any
 
 
-_NEEDED = text(f"""
+def _needed_by(which: str) -> str:
+    return f"""
     SELECT e.step, e.task_id, e.task_name, e.ended, e.result
     FROM {FLOW_STEP} s
     CROSS JOIN LATERAL (
-        SELECT * FROM {FLOW_NEED} n WHERE n.flow_id = s.flow_id AND n.step = s.step OFFSET 0) AS n
+        SELECT * FROM {FLOW_NEED} n
+        WHERE n.flow_id = s.flow_id AND n.step = s.step AND n.needs {which} {_ITEM} OFFSET 0) AS n
     CROSS JOIN LATERAL (
         SELECT * FROM {FLOW_STEP} e WHERE e.flow_id = s.flow_id AND e.step = n.needs OFFSET 0) AS e
-    WHERE s.task_id = :id ORDER BY e.task_id + 0""")
+    WHERE s.task_id = :id ORDER BY e.task_id + 0"""
+
+
+_NEEDED, _ITEMS_OF = text(_needed_by("NOT LIKE")), text(_needed_by("LIKE"))
 
 
 def needed_steps(connection: Connection, task_id: int) -> dict[str, NeededStep]:
     """Return the steps that the step of this task needs; empty: it is in no flow, or a first."""
-    rows = connection.execute(_NEEDED, {"id": task_id})
-    found = (
-        NeededStep(
-            r.step, r.task_id, r.task_name, None if r.ended is None else StepEnd(r.ended), r.result
-        )
-        for r in rows
-    )
+    found = _needed(connection.execute(_NEEDED, {"id": task_id}))
     return {step.step: step for step in found}
+
+
+def items_of(connection: Connection, task_id: int) -> list[NeededStep]:
+    """Return the items of a map in their order; empty: it has not created them."""
+    return list(_needed(connection.execute(_ITEMS_OF, {"id": task_id})))
+
+
+def _needed(rows: Iterable[Any]) -> Iterator[NeededStep]:
+    for r in rows:
+        end = None if r.ended is None else StepEnd(r.ended)
+        yield NeededStep(r.step, r.task_id, r.task_name, end, r.result)

@@ -8,11 +8,21 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.flows import CreatedFlow, Flow, ended, failed
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.flows import (
+    MAP_TASK,
+    CreatedFlow,
+    Flow,
+    Need,
+    PlannedStep,
+    ended,
+    failed,
+)
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.flows import add_needs
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.flows import create_flow
+from tasks_app.runtime.api.flows import create_flow, graft
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, do, ending
 
@@ -152,3 +162,44 @@ def test_a_step_runs_again_with_another_payload(shell: Shell, flow: CreatedFlow)
     rerun = ("flows", "rerun", str(flow.id), "--from", "pay", "--payload")
     assert "must be a JSON object" in shell(*rerun, "[1]").stderr
     assert "The handler of t is not known here" in shell(*rerun, "{}").stderr
+
+
+def test_a_map_says_how_many_items_it_waits_for(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    made, more = Flow("f"), Flow("items")
+    made.map("label", "t", over=made.step("all", "t"))
+    created = do(engine, create_flow, made)
+    label, more.steps = (
+        created.task_ids["label"],
+        dict.fromkeys((f"label[{n}]" for n in range(70)), PlannedStep(NewTask("t"), {})),
+    )
+    with engine.begin() as connection:
+        settle_one(connection, ending(claimed_task(connection, created.task_ids["all"])))
+        run = claimed_task(connection, label, name=MAP_TASK)
+        items = graft(connection, created.id, more)
+        add_needs(connection, label, [Need(name) for name in items])
+        settle_one(connection, ending(run, Event.SNOOZE, awaits_needs=True, wait=timedelta(0)))
+    said = shell("explain", str(label)).stdout
+    assert said.startswith("It waits for 70 of its 70 items.\nNothing to do; ")
+
+    def fails(*ids: int) -> None:
+        with engine.begin() as connection:
+            for task_id in ids:
+                task, cause = claimed_task(connection, task_id), Cause("ValueError", "no paper")
+                settle_one(connection, ending(task, Event.FAIL, cause=cause))
+
+    first, *others = items.values()
+    fails(first)
+    shown = shell("flows", "show", str(created.id)).stdout
+    assert re.search(rf"^label +waits +{label} +0 of 70 items, 1 failed$", shown, re.M)
+    assert shown.endswith(f"then: tasks-app requeue {first}\n")
+    fails(*others)
+    again = f"then: tasks-app requeue --group {created.id} --state FAILED\n"
+    assert shell("flows", "show", str(created.id)).stdout.endswith(again)
+    said = shell("explain", str(label)).stdout
+    assert said.startswith(
+        f"It waits for 70 of its 70 items, of which 70 failed.\nTo go on, fix the cause, {again}"
+    )
+    assert "step label[0] of flow" in shell("explain", str(first)).stdout

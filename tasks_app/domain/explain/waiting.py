@@ -39,7 +39,7 @@ def needs_of(of: StepOfFlow, now: datetime) -> Finding | None:
     steps = {step.name: step for step in of.flow.steps}
     needs = [(need, steps[need.step]) for need in of.step.open_needs]
     if not needs:
-        return None
+        return _items_of(of)
     words = [
         f"{'' if need.after is After.SUCCESS else f'the {need.after} of '}step {step.name} "
         f"(task {step.task_id}, {step_in_words(step, now)})"
@@ -53,6 +53,18 @@ def needs_of(of: StepOfFlow, now: datetime) -> Finding | None:
         return warn("needs", fact, f"To go on, fix the cause, then: {again}")
     advice = f"Nothing to do; to see what keeps that one: tasks-app explain {needs[0][1].task_id}"
     return ok("needs", fact, advice)
+
+
+def _items_of(of: StepOfFlow) -> Finding | None:
+    items = of.step.items
+    if items is None or not items.left:
+        return None
+    fact = f"It waits for {items.left:,} of its {count(items.total, 'item')}"
+    if not items.failed:
+        return ok("items", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
+    again = f"tasks-app requeue --group {of.flow.id} --state FAILED"
+    failed = f"{fact}, of which {items.failed:,} failed"
+    return warn("items", failed, f"To go on, fix the cause, then: {again}")
 
 
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.creation import NewTask, item_row
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import (
+    MAP_TASK,
     MOST_STEPS,
     CreatedFlow,
     Flow,
@@ -22,12 +24,13 @@ from tasks_app.domain.flows import (
     check_flow,
     check_needs,
     check_type,
+    is_item,
     is_open,
 )
 from tasks_app.domain.groups import member_row
 from tasks_app.domain.operations import BulkAction, check_author
 from tasks_app.domain.tasks.options import check_id
-from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow, row_as_json
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.operations.audit import note
@@ -110,16 +113,24 @@ def extend_flow(session: Sync | Raw, flow_id: int, more: Flow) -> dict[str, Task
 
 
 def graft(
-    session: Sync | Raw, flow_id: int, more: Flow, *, reopens: bool = False
+    session: Sync | Raw,
+    flow_id: int,
+    more: Flow,
+    *,
+    rows: Mapping[str, TaskRow] | None = None,
+    reopens: bool = False,
 ) -> dict[str, TaskId]:
-    """Do what extend_flow does; ``reopens``: a flow that is over, too, which is open then."""
-    rows = {name: _row(name, more) for name in more.steps}
+    """Do what extend_flow does; ``reopens``: a flow that is over, too, which is open then.
+
+    ``rows``: those of the steps, by name, if they are made already.
+    """
+    rows = {name: _row(name, more) for name in more.steps} if rows is None else rows
     named = {need for step in more.steps.values() for need in step.needs}
     with on_connection(session) as connection:
         _check_transaction(connection, "extend_flow")
         flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
         check_needs(more, flow.ends)
-        number = flow.steps + sum(not name.endswith("]") for name in more.steps)
+        number = flow.steps + sum(not is_item(name) for name in more.steps)
         if number > MOST_STEPS:
             raise InvalidTaskError("steps", f"would be {number}", f"at most {MOST_STEPS}")
         steps, ids = _made(session, flow_id, rows, more, flow.ends)
@@ -154,10 +165,20 @@ def _made(
 
 
 def _row(name: str, flow: Flow) -> TaskRow:
+    step = flow.steps[name]
     try:
-        return admitted(flow.steps[name].task, large=True)
+        return admitted(step.task if step.over is None else _map(step.task, step.over), large=True)
     except InvalidTaskError as error:
         raise error.at(f"steps.{name}") from None
+
+
+def _map(item: NewTask, over: str) -> NewTask:
+    """Return the task of a map; the process that runs it need not know the handler of its items."""
+    spec = HANDLERS.specs.get(item.task) if isinstance(item.task, str) else item.task.spec
+    row = item_row(item, spec)
+    kind = None if spec is None else spec.payload_type
+    payload = {"over": over, "item": row_as_json(row), "wraps": kind is not None and kind.wraps({})}
+    return NewTask(MAP_TASK, payload, queue=row.terms.queue, priority=row.terms.priority)
 
 
 def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.flows import MAP_TASK, StepEnd
 from tasks_app.domain.large_values.store import RESULT, reference_of
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.pool.flows import NeededStep, needed_steps
+from tasks_app.pool.flows import NeededStep, items_of, needed_steps
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.encryption.values import opened_value
 from tasks_app.runtime.large_values import large_values
@@ -31,7 +32,14 @@ async def _awaited(access: Access, task_id: int) -> dict[str, NeededStep]:
 
 def _read(connection: Connection, task_id: int) -> dict[str, NeededStep]:
     needed = needed_steps(connection, task_id)
-    return {name: step._replace(result=_result(connection, step)) for name, step in needed.items()}
+    return {name: step._replace(result=_results(connection, step)) for name, step in needed.items()}
+
+
+def _results(connection: Connection, step: NeededStep) -> Any:
+    """Return the result of a step, of a map the list of its items' results."""
+    if step.task == MAP_TASK and step.end is StepEnd.SUCCESS:
+        return [_result(connection, item) for item in items_of(connection, step.task_id)]
+    return _result(connection, step)
 
 
 def _result(connection: Connection, step: NeededStep) -> Any:
