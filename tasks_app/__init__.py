@@ -81,6 +81,7 @@ _NAMES = {
         "await_task cancel_task cancel_tasks explain_task get_task load_large_values requeue_task "
         "wait_task"
     ),
+    "tasks_app.runtime.api.undo": "aundo_flow undo_flow",
     "tasks_app.runtime.handlers.context": "AsyncTaskContext TaskContext",
     "tasks_app.runtime.handlers.middleware": "middleware",
     "tasks_app.runtime.handlers.registry": "handler",

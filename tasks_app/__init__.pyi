@@ -114,6 +114,7 @@ from tasks_app.runtime.api.tasks import (
     cancel_tasks as cancel_tasks, explain_task as explain_task, get_task as get_task,
     load_large_values as load_large_values, requeue_task as requeue_task, wait_task as wait_task,
 )
+from tasks_app.runtime.api.undo import aundo_flow as aundo_flow, undo_flow as undo_flow
 from tasks_app.runtime.handlers.context import (
     AsyncTaskContext as AsyncTaskContext, TaskContext as TaskContext,
 )

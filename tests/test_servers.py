@@ -68,7 +68,7 @@ BY_ID = (
     "abandon_job cancel_flow cancel_group cancel_task explain_task get_flow get_group get_job "
     "get_task group_results "
     "requeue_task disable_task enable_task hold_task release_task run_task_now restart_job "
-    "stop_job unblock_task"
+    "stop_job unblock_task undo_flow"
 )
 SYNC: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(PLAIN.split(), ()),

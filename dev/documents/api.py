@@ -43,7 +43,7 @@ SUBJECTS = {
     "Groups": "create_group extend_group get_group cancel_group group_results Group GroupProgress"
     " Ended",
     "Flows": "Flow failed ended create_flow extend_flow get_flow list_flows cancel_flow rerun_flow"
-    " Need After CreatedFlow FlowProgress FlowStep FlowState StepEnd",
+    " undo_flow Need After CreatedFlow FlowProgress FlowStep FlowState StepEnd",
     "Queues and limits": "change_queue reset_queue get_queue list_queues pause_queue resume_queue"
     " set_calendar remove_calendar list_calendars Queue QueueOptions Window set_limit drop_limit"
     " list_limits unblock_task Limit",

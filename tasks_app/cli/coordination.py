@@ -27,6 +27,7 @@ from tasks_app.domain.flows import (
 )
 from tasks_app.domain.groups import Ended, GroupProgress
 from tasks_app.domain.rerun import steps_from
+from tasks_app.domain.undo import steps_to_undo
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
@@ -35,6 +36,7 @@ from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.flows import rerun_flow
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
+from tasks_app.runtime.api.undo import undo_flow
 from tasks_app.runtime.encryption.values import masks, shown
 
 SHOWN = 20
@@ -222,6 +224,30 @@ def rerun(
     told = f"{count(len(again), 'step')} {'would' if dry_run else 'will'} run again"
     told = f"{told}: {', '.join(again)}.{' Nothing was changed.' if dry_run else ''}"
     output.print_answer(told, {"steps": again, "changed": not dry_run}, json_=json_)
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--dry-run", is_flag=True, help="Only show what would be undone; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
+    """Cancel what has not ended, and undo what has succeeded.
+
+    Those that needed a step are undone before it, by its undo=. Steps without one stay as they are.
+    """
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            steps = [each.name for each in steps_to_undo(found)]
+        else:
+            steps = undo_flow(connection, flow_id, by=caller(), why=why)
+    told = f"{count(len(steps), 'step')} {'would' if dry_run else 'will'} be undone"
+    told = f"{told}{': ' if steps else ''}{', '.join(steps)}."
+    told = f"{told}{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": steps, "changed": not dry_run}, json_=json_)
 
 
 add_commands(flows, task_actions)

@@ -32,6 +32,8 @@ MOST_NEEDS = 100  # of one step
 LONGEST_NAME = 100
 MOST_ITEMS = 10_000  # of one map
 MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
+UNDO_TASK = "tasks_app.undo"  # the name of the tasks that undo flows, likewise
+UNDO_STEP = "undo"  # the name of their steps; those of what they create begin with it and a colon
 _ITEM = "]"  # the end of names of items, and of no other steps
 _LONGEST_MAP = LONGEST_NAME - len(f"[{MOST_ITEMS - 1}]")
 
@@ -60,6 +62,7 @@ class WhenFailed(StrEnum):
 
     WAIT = "wait"  # they go on as far as they can; once it is requeued and succeeds, the rest does
     CANCEL = "cancel"  # those that wait are skipped, those that run are asked to stop
+    UNDO = "undo"  # the same, and those that have succeeded are undone
 
 
 class Need(NamedTuple):
@@ -69,6 +72,7 @@ class Need(NamedTuple):
     after: After = After.SUCCESS
 
 
+Undo: TypeAlias = "Handler[Any, Any] | str"
 Needs: TypeAlias = "Need | str | Sequence[Need | str]"
 
 
@@ -99,6 +103,7 @@ class PlannedStep:
     task: NewTask  # of a map: what each item is to be, without a payload
     needs: dict[str, After]  # by the name of the step that is needed
     over: str | None = None  # of a map: the step whose result has the items
+    undo: NewTask | None = None  # what undoes it, without a payload
 
 
 @dataclass(slots=True)
@@ -118,17 +123,17 @@ class Flow:
     @overload
     def step(
         self, name: str, task: Handler[P, Any], payload: P, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     @overload
     def step(
         self, name: str, task: Handler[None, Any], payload: None = None, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     @overload
     def step(
         self, name: str, task: str | CeleryCall, payload: Payload = None, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     # fmt: on
     def step(
@@ -138,6 +143,7 @@ class Flow:
         payload: Any = None,
         *,
         needs: Needs = (),
+        undo: Undo | None = None,
         **options: Unpack[TaskOptions],
     ) -> Need:
         """Add a step, a task that waits until all its needs are met; return the need of it.
@@ -147,12 +153,16 @@ class Flow:
             task: what create_task takes.
             payload: of the task.
             needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one.
+            undo: a handler, or its name, that undoes the step once it has succeeded: see
+                :func:`undo_flow`. Its payload is ``{"payload": …, "result": …}`` of the step.
             options: of create_task. A ``delay`` counts from the moment when the needs are met.
 
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), self._needs(name, needs))
+        new, found = NewTask(task, payload, options), self._needs(name, needs)
+        undone_by = None if undo is None else _undo(name, undo)
+        self.steps[name] = PlannedStep(new, found, undo=undone_by)
         return Need(name)
 
     def map(
@@ -195,6 +205,9 @@ class Flow:
     def _needs(self, name: str, needs: Needs) -> dict[str, After]:
         """Return the needs of a new step; raises InvalidTaskError."""
         _check_name(name, "step")
+        if name == UNDO_STEP or name.startswith(undo_name("")):
+            allowed = "another name: those that undo others have it"
+            raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
         if is_item(name):
             raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
         if name in self.steps:
@@ -216,6 +229,22 @@ class Flow:
                 f"steps.{name}.needs", f"are {len(found)}", f"at most {MOST_NEEDS}"
             )
         return found
+
+
+def _undo(name: str, undo: Any) -> NewTask:
+    if not isinstance(undo, Handler | str):
+        problem = f"is of type {type(undo).__name__}"
+        raise InvalidTaskError(f"steps.{name}.undo", problem, "a handler, or its name")
+    most = LONGEST_NAME - len(undo_name(""))
+    if len(name) > most:
+        allowed = f"text of up to {most} characters for a step with undo="
+        raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
+    return NewTask(undo)
+
+
+def undo_name(step: str) -> str:
+    """Return the name of the step that undoes this one."""
+    return f"{UNDO_STEP}:{step}"
 
 
 def _over(name: Any, task: Any, over: Any) -> str:
@@ -335,6 +364,7 @@ class FlowStep:
     error: str | None
     ended_at: datetime | None
     items: MapItems | None = None  # of a map that has created its items
+    undo: str | None = None  # the name of the task that undoes it
 
 
 @dataclass(frozen=True, slots=True)

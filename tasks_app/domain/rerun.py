@@ -46,7 +46,7 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
             f"Step {name} waits for {', '.join(waits)}. Run the flow again from there, or wait."
         )
     found = _reached(order, first, ())
-    if flow.on_failure is WhenFailed.CANCEL and all(
+    if flow.on_failure is not WhenFailed.WAIT and all(
         step.name in found for step in order if step.end is StepEnd.FAILURE
     ):
         skipped = [step.name for step in order if step.end is StepEnd.UNNEEDED]

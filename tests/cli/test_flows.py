@@ -203,3 +203,20 @@ def test_a_map_says_how_many_items_it_waits_for(
         f"It waits for 70 of its 70 items, of which 70 failed.\nTo go on, fix the cause, {again}"
     )
     assert "step label[0] of flow" in shell("explain", str(first)).stdout
+
+
+def test_a_flow_is_undone(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    undo = ("flows", "undo")
+    assert "No step of flow" in shell(*undo, str(flow.id)).stderr
+    assert "There is no flow 999" in shell(*undo, "999", "--dry-run").stderr
+    made = Flow("trip")
+    made.step("hotel", "t", needs=made.step("car", "t", undo="u"), undo="u")
+    created = do(engine, create_flow, made)
+    with engine.begin() as connection:
+        for task_id in created.task_ids.values():
+            settle_one(connection, ending(claimed_task(connection, task_id)))
+    would = "2 steps would be undone: hotel, car. Nothing was changed.\n"
+    assert shell(*undo, str(created.id), "--dry-run").stdout == would
+    done = shell.json(*undo, str(created.id), "--why", "ill")
+    assert done == {"steps": ["hotel", "car"], "changed": True}
+    assert re.search(r"^undo +is due", shell("flows", "show", str(created.id)).stdout, re.M)

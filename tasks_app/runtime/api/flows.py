@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -65,7 +66,8 @@ def create_flow(
         key: None: any number of flows of this name may be open.
         on_failure: when a step fails for good: ``wait`` lets the others go on as far as they can,
             and once the step is requeued and succeeds, the rest goes on; ``cancel`` skips those
-            that wait and asks those that run to stop, but not steps that need a failure.
+            that wait and asks those that run to stop, but not steps that need a failure; ``undo``
+            does the same, and then undoes those that have succeeded, as :func:`undo_flow`.
 
     Returns:
         Its ids; its ``created`` is False when another open flow has the name and key.
@@ -124,6 +126,7 @@ def graft(
 
     ``rows``: those of the steps, by name, if they are made already.
     """
+    counts = rows is None  # our own steps, items and such that undo others, are not limited
     rows = {name: _row(name, more) for name in more.steps} if rows is None else rows
     named = {need for step in more.steps.values() for need in step.needs}
     with on_connection(session) as connection:
@@ -131,7 +134,7 @@ def graft(
         flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
         check_needs(more, flow.ends)
         number = flow.steps + sum(not is_item(name) for name in more.steps)
-        if number > MOST_STEPS:
+        if counts and number > MOST_STEPS:
             raise InvalidTaskError("steps", f"would be {number}", f"at most {MOST_STEPS}")
         steps, ids = _made(session, flow_id, rows, more, flow.ends)
         flows.add_steps(connection, flow_id, steps, ids, reopens=reopens)
@@ -158,7 +161,8 @@ def _made(
     for name, row in rows.items():
         needs = flow.steps[name].needs
         waits = any(is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
-        steps[name] = flows.NewStep(row.name, row.terms.delay or None if waits else None, needs)
+        delay, undo = row.terms.delay or None if waits else None, flow.steps[name].undo
+        steps[name] = flows.NewStep(row.name, delay, needs, _undo(name, undo) if undo else None)
         members.append(_member(name, row, flow_id, steps[name]))
         starts.append(not waits)
     return steps, create_ready(session, ready(members), starts) if members else []
@@ -174,11 +178,25 @@ def _row(name: str, flow: Flow) -> TaskRow:
 
 def _map(item: NewTask, over: str) -> NewTask:
     """Return the task of a map; the process that runs it need not know the handler of its items."""
-    spec = HANDLERS.specs.get(item.task) if isinstance(item.task, str) else item.task.spec
-    row = item_row(item, spec)
-    kind = None if spec is None else spec.payload_type
-    payload = {"over": over, "item": row_as_json(row), "wraps": kind is not None and kind.wraps({})}
+    row, wraps = _template(item)
+    payload = {"over": over, "item": row_as_json(row), "wraps": wraps}
     return NewTask(MAP_TASK, payload, queue=row.terms.queue, priority=row.terms.priority)
+
+
+def _undo(name: str, undo: NewTask) -> str:
+    """Return what is kept of the task that undoes a step; see ``runtime/api/undo``."""
+    try:
+        row, wraps = _template(undo)
+    except InvalidTaskError as error:
+        raise error.at(f"steps.{name}.undo") from None
+    return json.dumps({"row": row_as_json(row), "wraps": wraps})
+
+
+def _template(new: NewTask) -> tuple[TaskRow, bool]:
+    """Return a row without its payload, and whether its handler's type wraps objects."""
+    spec = HANDLERS.specs.get(new.task) if isinstance(new.task, str) else new.task.spec
+    kind = None if spec is None else spec.payload_type
+    return item_row(new, spec), kind is not None and kind.wraps({})
 
 
 def _member(name: str, row: TaskRow, flow_id: int, step: flows.NewStep) -> TaskRow:
@@ -287,7 +305,7 @@ def rerun_flow(
     with on_connection(session) as connection:
         flow = flow_rerun.lock_flow(connection, flow_id)
         if flow is None:
-            raise _unknown(flow_id)
+            raise unknown(flow_id)
         task = next((step for step in flow.steps if step.name == from_), None)
         if payload is not None and task is not None:
             check_payload(task.task, payload, registry)
@@ -311,9 +329,9 @@ arerun_flow: Final = made_async(rerun_flow)
 def _known(connection: Connection, flow_id: int) -> FlowProgress:
     found = flows.get_flow(connection, check_id(flow_id, "flow_id"))
     if found is None:
-        raise _unknown(flow_id)
+        raise unknown(flow_id)
     return found
 
 
-def _unknown(flow_id: int) -> TasksError:
+def unknown(flow_id: int) -> TasksError:
     return TasksError(f"There is no flow {flow_id}. It may have been over for long.")
