@@ -12,6 +12,7 @@ from tasks_app.domain.flows import (
     StepEnd,
     WhenFailed,
     is_hopeless,
+    is_item,
     is_open,
     need_in_words,
 )
@@ -19,9 +20,9 @@ from tasks_app.domain.tasks.states import State
 
 
 def in_order(flow: FlowProgress) -> list[FlowStep]:
-    """Return the steps, each behind all that it needs."""
-    steps = {step.name: step for step in flow.steps}
-    needs = {step.name: [need.step for need in step.needs] for step in flow.steps}
+    """Return the steps, each behind all that it needs, without items of maps."""
+    steps = {step.name: step for step in flow.steps if not is_item(step.name)}
+    needs = {name: [need.step for need in step.needs] for name, step in steps.items()}
     return [steps[name] for name in TopologicalSorter(needs).static_order()]
 
 
@@ -36,6 +37,11 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     """
     order = in_order(flow)
     first = next((step for step in order if step.name == name), None)
+    if first is None and is_item(name):
+        whole = name.rpartition("[")[0]
+        raise TasksError(
+            f"{name} is an item of a map. Requeue its task, or run the flow again from {whole}."
+        )
     if first is None:
         known = ", ".join(step.name for step in flow.steps[:20])
         raise TasksError(f"Flow {flow.id} has no step {name!r:.110}. Its steps are {known}.")
@@ -47,7 +53,9 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
         )
     found = _reached(order, first, ())
     if flow.on_failure is not WhenFailed.WAIT and all(
-        step.name in found for step in order if step.end is StepEnd.FAILURE
+        step.name in found or (is_item(step.name) and step.name.rpartition("[")[0] in found)
+        for step in flow.steps
+        if step.end is StepEnd.FAILURE
     ):
         skipped = [step.name for step in order if step.end is StepEnd.UNNEEDED]
         found = _reached(order, first, skipped)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.flows import FlowProgress, FlowState, FlowStep
+from tasks_app.domain.flows import FlowProgress, FlowState, FlowStep, StepEnd
 from tasks_app.domain.operations import NO_AUTHOR, Author, BulkAction
 from tasks_app.domain.rerun import steps_from, told
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.flows import get_flow, insert_flow
 from tasks_app.pool.fragments.transition_log import log_operator_action
-from tasks_app.pool.tables import FLOW_STEP, GROUP, PENDING, PUT_OFF, TABLE_OF, Clock
+from tasks_app.pool.tables import FLOW_NEED, FLOW_STEP, GROUP, PENDING, PUT_OFF, TABLE_OF, Clock
 from tasks_app.pool.task_groups import GOOD
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.requeue import move_back
@@ -27,8 +28,26 @@ _LOCK_ROWS = {
     for pool, table in TABLE_OF.items()
 }
 _UNCOUNT = text(f"""
-    UPDATE {GROUP} g SET succeeded = g.succeeded - :succeeded, failed = g.failed - :failed
+    UPDATE {GROUP} g SET succeeded = g.succeeded - :succeeded, failed = g.failed - :failed,
+        total = g.total - :total
     WHERE g.id = :id""")
+_ALL_STEPS = text(f"SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id")
+_ITEMS = text(f"""
+    SELECT e.step, e.task_id, e.ended FROM {FLOW_NEED} n
+    CROSS JOIN LATERAL (
+        SELECT * FROM {FLOW_STEP} e WHERE e.flow_id = n.flow_id AND e.step = n.needs OFFSET 0) AS e
+    WHERE n.flow_id = :id AND n.step = ANY(CAST(:maps AS text[])) AND n.needs LIKE '%]'""")
+_DROP_ITEMS = (
+    text(f"""
+    DELETE FROM {FLOW_NEED} n
+    WHERE n.flow_id = :id AND n.step = ANY(CAST(:maps AS text[])) AND n.needs LIKE '%]'"""),
+    text(f"""
+    DELETE FROM {FLOW_STEP} s WHERE s.flow_id = :id AND s.step = ANY(CAST(:items AS text[]))"""),
+    *(
+        text(f"UPDATE {table} t SET batch_id = NULL WHERE t.id = ANY(CAST(:ids AS bigint[]))")
+        for table in (TABLE_OF[Pool.ERROR], TABLE_OF[Pool.COMPLETED])
+    ),
+)
 _FORGET = text(f"DELETE FROM {GROUP} g WHERE g.id = :id")
 _REOPEN = text(f"""
     UPDATE {FLOW_STEP} s SET ended = NULL, result = NULL, ended_at = NULL
@@ -68,16 +87,32 @@ def rerun(
     """
     again = steps_from(flow, name)
     ids, steps = [step.task_id for step in again], [step.name for step in again]
+    maps = [step.name for step in again if step.items is not None]
+    of_maps = {"id": flow.id, "maps": maps}
+    items = connection.execute(_ITEMS, of_maps).all() if maps else []
+    tasks = {step.name: step.task_id for step in again} | {i.step: i.task_id for i in items}
     succeeded = flow.state is FlowState.SUCCEEDED
-    states = _lock_rows(connection, [s.task_id for s in flow.steps] if succeeded else ids)
-    _check(flow, again, states)
+    others: dict[str, int] = {}
+    if succeeded:
+        every = connection.execute(_ALL_STEPS, {"id": flow.id})
+        others = {row.step: row.task_id for row in every if row.step not in tasks}
+    states = _lock_rows(connection, [*tasks.values(), *others.values()])
+    _check(again, items, others, states)
     moved = {i: states[i] for i in ids if pool_of(states[i]) is not Pool.PENDING}
     good = [i for i, state in moved.items() if state in GOOD]
     # A flow that succeeded has counted each step as a success, whatever it did later.
     counted = len(again) if succeeded else len(good)
+    broken = sum(item.ended == StepEnd.FAILURE for item in items)
     take_key(connection, flow)
-    values = {"succeeded": counted, "failed": 0 if succeeded else len(moved) - len(good)}
+    values = {
+        "succeeded": counted + len(items) - broken,
+        "failed": broken + (0 if succeeded else len(moved) - len(good)),
+        "total": len(items),
+    }
     connection.execute(_UNCOUNT, {"id": flow.id, **values})
+    of_items = {"items": [i.step for i in items], "ids": [i.task_id for i in items]}
+    for drop in _DROP_ITEMS if items else ():
+        connection.execute(drop, {**of_maps, **of_items})
     connection.execute(_REOPEN, {"id": flow.id, "steps": steps})
     for pool in (Pool.ERROR, Pool.COMPLETED):
         some = {i: state for i, state in moved.items() if pool_of(state) is pool}
@@ -102,24 +137,30 @@ def _lock_rows(connection: Connection, ids: Sequence[int]) -> dict[int, State]:
     return found
 
 
-def _check(flow: FlowProgress, again: Sequence[FlowStep], states: dict[int, State]) -> None:
+def _check(
+    again: Sequence[FlowStep],
+    items: Sequence[Any],
+    others: Mapping[str, int],
+    states: Mapping[int, State],
+) -> None:
     for step in again:
         state = states.get(step.task_id)
         if state is State.RUNNING:
             raise TasksError(f"{told(step)} runs. Wait for its end, or cancel it first.")
         if state is None:
+            problem = "cannot run again: its row was pruned. Create the flow anew."
+            raise TasksError(f"{told(step)} {problem}")
+    for item in items:
+        if pool_of(states.get(item.task_id, State.SUCCEEDED)) is Pool.PENDING:
             raise TasksError(
-                f"{told(step)} cannot run again: its row was pruned. Create the flow anew."
+                f"Step {item.step} (task {item.task_id}) has not ended. Wait, or cancel it first."
             )
-    if flow.state is not FlowState.SUCCEEDED:
-        return
-    others = {step.task_id for step in again}
-    for step in flow.steps:
-        state = states.get(step.task_id, State.SUCCEEDED)
-        if step.task_id not in others and state not in GOOD:
+    for name, task_id in others.items():
+        state = states.get(task_id, State.SUCCEEDED)
+        if state not in GOOD:
             raise TasksError(
-                f"{told(step)} was requeued after its flow had succeeded, and is {state}. "
-                "Let it succeed first, or run the flow again from there."
+                f"Step {name} (task {task_id}) was requeued after its flow had succeeded, and is "
+                f"{state}. Let it succeed first, or run the flow again from there."
             )
 
 
