@@ -221,6 +221,6 @@ FLOWS = (
         SQL,
         "    PERFORM task_flow_put_off(flow, waiting);",
         "    PERFORM task_flow_put_off(flow, ARRAY[]::text[]);",
-        "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
+        f"{SCRIPTS}[a hold between two ends]",
     ),
 )
