@@ -225,7 +225,7 @@ FLOWS = (
         SQL,
         "    PERFORM task_flow_put_off(flow, waiting || ARRAY(",
         "    PERFORM task_flow_put_off(flow, ARRAY[]::text[] || ARRAY(",
-        "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
+        f"{SCRIPTS}[a hold between two ends]",
     ),
     mutant(
         "event: who begins to wait does not lock it",
