@@ -223,15 +223,15 @@ FLOWS = (
         SQL,
         "    PERFORM task_flow_put_off(flow, waiting || ARRAY(",
         "    PERFORM task_flow_put_off(flow, ARRAY[]::text[] || ARRAY(",
-        "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
+        WAYS,
     ),
     mutant(
         "event: who begins to wait does not lock it",
-        "Who begins to wait for an event waits for who sends it.",
+        "Who sends an event waits for who begins to wait for it.",
         EVENTS,
         "WHERE e.key = each FOR SHARE;",
         "WHERE e.key = each;",
-        f"{EVENT_RACES}who_begins_to_wait_waits_for_who_sends[known-commit]",
+        f"{EVENT_RACES}who_sends_waits_for_who_begins_to_wait[known-commit]",
     ),
     mutant(
         "event: a sender without the lock of the flow",
