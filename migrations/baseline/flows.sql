@@ -14,6 +14,7 @@ CREATE TABLE task_flow_step (  -- The steps of flows. They go with their group.
             -- EXPIRED) or unneeded (it can never start). Null: it has not.
     result   jsonb,  -- A copy of its task's result, which stays when the completed pool is pruned.
     ended_at timestamptz,  -- When it ended.
+    undo     jsonb,  -- The row of task_pending, without a payload, of the task that undoes it. Null: there is none.
     PRIMARY KEY (flow_id, step)
 ) WITH (fillfactor = 70);
 
@@ -28,11 +29,12 @@ CREATE INDEX task_flow_need_needs ON task_flow_need (flow_id, needs);
 
 -- Enters the steps of a flow, tasks that were created in this transaction, and puts off those with needs until these are met.
 CREATE FUNCTION task_flow_enter(
-    flow bigint, steps text[], tasks bigint[], names text[], delays interval[], waiting text[], needs text[], after text[]
+    flow bigint, steps text[], tasks bigint[], names text[], delays interval[], undoes text[], waiting text[], needs text[], after text[]
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay)
-    SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
+    INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay, undo)
+    SELECT flow, s.step, s.task_id, s.task_name, s.delay, s.undo::jsonb
+    FROM unnest(steps, tasks, names, delays, undoes) AS s(step, task_id, task_name, delay, undo);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
     PERFORM task_flow_put_off(flow, waiting || ARRAY(
@@ -40,9 +42,9 @@ BEGIN
         WHERE (SELECT true FROM task_event_wait w WHERE w.task_id = t.task_id LIMIT 1)));
 END $$;
 DO $$ BEGIN
-    EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
+    EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
 END $$;
-REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[]) FROM PUBLIC;
 
 -- Puts off those of these steps that have not ended, do not run and have open needs. A need is open until its step has ended; one of a success stays
 -- so after a failure, which can be mended. One that can never be met is not: who requeues a step that was skipped, or cancelled, wants it to run.
@@ -120,6 +122,30 @@ BEGIN
     END IF;
 END $$;
 
+-- Adds the step that undoes a flow, once; it creates a step for each that has succeeded and can be undone. From now on a failure gives up nothing: it
+-- stands until it is mended. Yields the new task, as the next function does.
+CREATE FUNCTION task_flow_undo(of_flow bigint, at timestamptz)
+RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    of_queue text;
+    of_task bigint;
+BEGIN
+    UPDATE task_group g SET when_failed = 'wait' WHERE g.id = of_flow;
+    SELECT s.undo -> 'row' -> 'terms' ->> 'queue' INTO of_queue FROM task_flow_step s
+    WHERE s.flow_id = of_flow AND s.undo IS NOT NULL ORDER BY s.task_id + 0 LIMIT 1;
+    IF of_queue IS NULL OR EXISTS (SELECT FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = 'undo') THEN
+        RETURN;
+    END IF;
+    INSERT INTO task_pending (name, queue, batch_id, due_at, scan_at, created_at)
+    VALUES ('tasks_app.undo', of_queue, of_flow, at, at, at) RETURNING task_pending.id INTO of_task;
+    INSERT INTO task_flow_step (flow_id, step, task_id, task_name) VALUES (of_flow, 'undo', of_task, 'tasks_app.undo');
+    INSERT INTO task_group_ids (group_id, no, ids)
+    SELECT of_flow, coalesce(max(i.no) + 1, 0), ARRAY[of_task] FROM task_group_ids i WHERE i.group_id = of_flow;
+    UPDATE task_group g SET total = g.total + 1 WHERE g.id = of_flow;
+    RETURN QUERY SELECT of_task, of_queue, 0::float8;
+END $$;
+
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
 CREATE FUNCTION task_flow_step_ended(of_task bigint, its_state text, its_result jsonb, at timestamptz)
 RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -128,6 +154,7 @@ DECLARE
     of_flow bigint;
     how text := CASE WHEN its_state IN ('SUCCEEDED', 'SKIPPED') THEN 'success' ELSE 'failure' END;
     ended_steps text[];
+    on_failure text;
     others text[] := '{}';  -- Those that a failure cancels.
     hopeless text[];
     ids bigint[];
@@ -140,7 +167,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF how = 'failure' AND (SELECT g.when_failed = 'cancel' FROM task_group g WHERE g.id = of_flow) THEN
+    SELECT g.when_failed INTO on_failure FROM task_group g WHERE g.id = of_flow;
+    IF how = 'failure' AND on_failure IN ('cancel', 'undo') THEN
         others := ARRAY(
             SELECT s.step FROM task_flow_step s
             WHERE s.flow_id = of_flow AND s.ended IS NULL
@@ -152,6 +180,9 @@ BEGIN
             WHERE r.state = 'RUNNING' AND r.batch_id = of_flow
               AND r.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(others)))
             FOR NO KEY UPDATE SKIP LOCKED));
+    END IF;
+    IF how = 'failure' AND on_failure = 'undo' THEN
+        RETURN QUERY SELECT * FROM task_flow_undo(of_flow, at);
     END IF;
     LOOP
         -- Needs that are met now.

@@ -13,8 +13,9 @@ import click
 from tasks_app.actions import queues as queue_actions
 from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, options
-from tasks_app.cli.database import transaction
+from tasks_app.cli.commands import add_commands, json_object, options
+from tasks_app.cli.database import caller, load_modules, transaction
+from tasks_app.domain.durations import count
 from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
     FlowProgress,
@@ -26,6 +27,8 @@ from tasks_app.domain.flows import (
     waits_in_words,
 )
 from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.domain.rerun import steps_from
+from tasks_app.domain.undo import steps_to_undo
 from tasks_app.pool import events as event_rows
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
@@ -33,7 +36,9 @@ from tasks_app.pool.locks import holders as rows
 from tasks_app.pool.locks.holders import Contention, Held, Wait
 from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.flows import rerun_flow
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
+from tasks_app.runtime.api.undo import undo_flow
 from tasks_app.runtime.encryption.values import masks, shown
 
 SHOWN = 20
@@ -190,6 +195,61 @@ def _waited_for(step: FlowStep, now: datetime) -> list[str]:
     waits = step.items is not None and step.items.left and step.end is None
     items = [items_in_words(step.items)] if waits and step.items else []
     return [*waits_in_words(step, now), *items]
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--from", "step", metavar="STEP", required=True, help="The step to run again.")
+@click.option("--payload", metavar="JSON", help="Its payload from now on. Default: its own.")
+@click.option("--dry-run", is_flag=True, help="Only show which steps would run; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def rerun(
+    flow_id: int, step: str, payload: str | None, *, dry_run: bool, why: str, json_: bool
+) -> None:
+    """Run a step again, and all that hang on it.
+
+    The other steps keep their results. Effects of the steps are repeated, not taken back. A new
+    payload must fit the handler's model, so TASKS_APP_IMPORTS must name it.
+    """
+    given = None if payload is None else json_object(payload)
+    if given is not None:
+        load_modules()
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            again = [each.name for each in steps_from(found, step)]
+        else:
+            again = rerun_flow(connection, flow_id, step, given, by=caller(), why=why)
+    told = f"{count(len(again), 'step')} {'would' if dry_run else 'will'} run again"
+    told = f"{told}: {', '.join(again)}.{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": again, "changed": not dry_run}, json_=json_)
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--dry-run", is_flag=True, help="Only show what would be undone; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
+    """Cancel what has not ended, and undo what has succeeded.
+
+    Those that needed a step are undone before it, by its undo=. Steps without one stay as they are.
+    """
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            steps = [each.name for each in steps_to_undo(found)]
+        else:
+            steps = undo_flow(connection, flow_id, by=caller(), why=why)
+    told = f"{count(len(steps), 'step')} {'would' if dry_run else 'will'} be undone"
+    told = f"{told}{': ' if steps else ''}{', '.join(steps)}."
+    told = f"{told}{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": steps, "changed": not dry_run}, json_=json_)
 
 
 add_commands(flows, task_actions)

@@ -33,6 +33,8 @@ MOST_NEEDS = 100  # of one step
 LONGEST_NAME = 100
 MOST_ITEMS = 10_000  # of one map
 MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
+UNDO_TASK = "tasks_app.undo"  # the name of the tasks that undo flows, likewise
+UNDO_STEP = "undo"  # the name of their steps; those of what they create begin with it and a colon
 _ITEM = "]"  # the end of names of items, and of no other steps
 _LONGEST_MAP = LONGEST_NAME - len(f"[{MOST_ITEMS - 1}]")
 
@@ -61,6 +63,7 @@ class WhenFailed(StrEnum):
 
     WAIT = "wait"  # they go on as far as they can; once it is requeued and succeeds, the rest does
     CANCEL = "cancel"  # those that wait are skipped, those that run are asked to stop
+    UNDO = "undo"  # the same, and those that have succeeded are undone
 
 
 class Need(NamedTuple):
@@ -70,6 +73,7 @@ class Need(NamedTuple):
     after: After = After.SUCCESS
 
 
+Undo: TypeAlias = "Handler[Any, Any] | str"
 Needs: TypeAlias = "Need | EventNeed | str | Sequence[Need | EventNeed | str]"
 
 
@@ -101,6 +105,7 @@ class PlannedStep:
     needs: dict[str, After]  # by the name of the step that is needed
     over: str | None = None  # of a map: the step whose result has the items
     events: dict[str, timedelta | None] = field(default_factory=dict)  # time-outs, by key
+    undo: NewTask | None = None  # what undoes it, without a payload
 
 
 @dataclass(slots=True)
@@ -120,17 +125,17 @@ class Flow:
     @overload
     def step(
         self, name: str, task: Handler[P, Any], payload: P, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     @overload
     def step(
         self, name: str, task: Handler[None, Any], payload: None = None, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     @overload
     def step(
         self, name: str, task: str | CeleryCall, payload: Payload = None, *,
-        needs: Needs = (), **options: Unpack[TaskOptions],
+        needs: Needs = (), undo: Undo | None = None, **options: Unpack[TaskOptions],
     ) -> Need: ...
     # fmt: on
     def step(
@@ -140,6 +145,7 @@ class Flow:
         payload: Any = None,
         *,
         needs: Needs = (),
+        undo: Undo | None = None,
         **options: Unpack[TaskOptions],
     ) -> Need:
         """Add a step, a task that waits until all its needs are met; return the need of it.
@@ -150,13 +156,16 @@ class Flow:
             payload: of the task.
             needs: steps, or their names, that must succeed; :func:`failed` or :func:`ended` of one;
                 :func:`event` that is sent.
+            undo: a handler, or its name, that undoes the step once it has succeeded: see
+                :func:`undo_flow`. Its payload is ``{"payload": …, "result": …}`` of the step.
             options: of create_task. A ``delay`` counts from the moment when the needs are met.
 
         Raises:
             InvalidTaskError: the name is taken or cannot be stored, or a need is none.
         """
-        found, events = self._needs(name, needs)
-        self.steps[name] = PlannedStep(NewTask(task, payload, options), found, events=events)
+        new, (found, events) = NewTask(task, payload, options), self._needs(name, needs)
+        undone_by = None if undo is None else _undo(name, undo)
+        self.steps[name] = PlannedStep(new, found, events=events, undo=undone_by)
         return Need(name)
 
     def map(
@@ -202,6 +211,9 @@ class Flow:
     ) -> tuple[dict[str, After], dict[str, timedelta | None]]:
         """Return the needs of a new step, and its events; raises InvalidTaskError."""
         check_name(name, "step")
+        if name == UNDO_STEP or name.startswith(undo_name("")):
+            allowed = "another name: those that undo others have it"
+            raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
         if is_item(name):
             raise InvalidTaskError("step", f"is {shown_value(name)}", "a name that ends without ]")
         if name in self.steps:
@@ -228,16 +240,33 @@ class Flow:
         return found, events
 
 
+def _undo(name: str, undo: Any) -> NewTask:
+    if not isinstance(undo, Handler | str):
+        problem = f"is of type {type(undo).__name__}"
+        raise InvalidTaskError(f"steps.{name}.undo", problem, "a handler, or its name")
+    most = LONGEST_NAME - len(undo_name(""))
+    if len(name) > most:
+        allowed = f"text of up to {most} characters for a step with undo="
+        raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
+    return NewTask(undo)
+
+
+def undo_name(step: str) -> str:
+    """Return the name of the step that undoes this one."""
+    return f"{UNDO_STEP}:{step}"
+
+
 def _over(name: Any, task: Any, over: Any) -> str:
     """Return the step that a map is over; raises InvalidTaskError."""
     if not isinstance(task, Handler | str):
         problem = f"is of type {type(task).__name__}"
         raise InvalidTaskError(f"steps.{name}.task", problem, "a handler, or its name")
-    need: Any = over if isinstance(over, Need) else Need(over)
-    if not isinstance(need.step, str) or need.after is not After.SUCCESS:
-        allowed = "a step of this flow, or its name"
-        raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
-    return need.step
+    match over:
+        case Need(step, After.SUCCESS) | str(step):
+            return step
+        case _:
+            allowed = "a step of this flow, or its name"
+            raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
 
 
 def check_name(name: Any, path: str) -> None:
@@ -346,6 +375,7 @@ class FlowStep:
     error: str | None
     ended_at: datetime | None
     items: MapItems | None = None  # of a map that has created its items
+    undo: str | None = None  # the name of the task that undoes it
     events: tuple[AwaitedEvent, ...] = ()
 
     @property

@@ -39,6 +39,7 @@ from tasks_app.pool.tables import (
     GROUP_IDS,
     NOW,
     PENDING,
+    UNDO,
 )
 from tasks_app.pool.task_groups import PAGE
 
@@ -54,8 +55,8 @@ _ENTER_IDS = text(f"""
     INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))""")
 _ENTER = text(f"""
     SELECT {ENTER_STEPS}(:id, CAST(:steps AS text[]), CAST(:tasks AS bigint[]),
-        CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:waiting AS text[]),
-        CAST(:needs AS text[]), CAST(:after AS text[]))""")
+        CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:undoes AS text[]),
+        CAST(:waiting AS text[]), CAST(:needs AS text[]), CAST(:after AS text[]))""")
 # Who only creates tasks may not lock a row of a group itself.
 _LOCK = text(f"SELECT {EXTEND}(:id, CAST(:no_one AS bigint[]))")
 _LOCK_TO_REOPEN = text(f"SELECT true FROM {GROUP} g WHERE g.id = :id FOR NO KEY UPDATE")
@@ -144,6 +145,7 @@ class NewStep(NamedTuple):
     delay: timedelta | None  # from when its needs are met; None: none of them is open
     needs: Mapping[str, After]
     events: Mapping[str, timedelta | None]  # time-outs, by key
+    undo: str | None = None  # JSON: the row of what undoes it, and whether it wraps its payload
 
 
 def enter_steps(
@@ -186,6 +188,7 @@ def _enter(
         "tasks": list(map(int, ids)),
         "names": [step.task for step in steps.values()],
         "delays": [step.delay for step in steps.values()],
+        "undoes": [step.undo for step in steps.values()],
         "waiting": [step for step, _, _ in needs],
         "needs": [need for _, need, _ in needs],
         "after": [after.value for _, _, after in needs],
@@ -237,6 +240,7 @@ _OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
 # All steps; or one, and those that it needs, without their results.
 _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.ended_at, p.waits_for, p.due_at, p.attempt,
+        s.undo -> 'row' -> 'terms' ->> 'name' AS undo,
         CASE WHEN CAST(:step AS text) IS NULL THEN s.result END AS result,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
     FROM (
@@ -302,6 +306,21 @@ def get_flow(
     rows = connection.execute(_STEPS, values).all()
     waits = events.waits_of(connection, [row.task_id for row in rows])
     return _progress(row, _steps(rows, needs, items, waits))
+
+
+_BEGIN_UNDO = text(f"SELECT * FROM {UNDO}(:id, {NOW})")
+_UNDOES = text(f"""
+    SELECT s.step, s.undo FROM {FLOW_STEP} s WHERE s.flow_id = :id AND s.undo IS NOT NULL""")
+
+
+def begin_undo(connection: Connection, flow_id: int) -> None:
+    """Add the step that undoes a locked flow, once."""
+    connection.execute(_BEGIN_UNDO, {"id": flow_id, "now": None}).all()
+
+
+def undoes(connection: Connection, flow_id: int) -> dict[str, dict[str, Any]]:
+    """Return what undoes steps of a flow, by the names of the steps, as in :class:`NewStep`."""
+    return {row.step: row.undo for row in connection.execute(_UNDOES, {"id": flow_id})}
 
 
 def step_name(connection: Connection, task_id: int) -> str | None:
@@ -381,6 +400,7 @@ def _steps(
             ended_at=row.ended_at,
             items=items.get(row.step),
             events=waits.get(row.task_id, ()),
+            undo=row.undo,
         )
         for row in rows
     ]

@@ -24,7 +24,7 @@ from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.testing import next_instant, shift_fired, shift_instants
-from tasks_app.runtime.api.maps import with_ours
+from tasks_app.runtime.api.built_in import with_ours
 from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite

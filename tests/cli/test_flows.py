@@ -205,6 +205,28 @@ def test_a_payload_that_is_no_object_is_refused(shell: Shell, payload: str) -> N
     assert shell.json("events", "list") == []
 
 
+def test_a_flow_runs_again_from_a_step(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from")
+    refused = shell(*rerun, "pack")
+    assert refused.returncode == 2
+    assert f"Step pack (task {flow.task_ids['pack']}) runs. Wait" in refused.stderr
+    assert "waits for pack, pay. Run the flow again from there" in shell(*rerun, "ship").stderr
+    answer = {"steps": ["pay", "ship", "sorry"], "changed": False}
+    would = "3 steps would run again: pay, ship, sorry. Nothing was changed.\n"
+    assert shell(*rerun, "pay", "--dry-run").stdout == would
+    assert shell.json(*rerun, "pay", "--dry-run") == answer
+    done = shell(*rerun, "pay", "--why", "the bank is back")
+    assert done.stdout == "3 steps will run again: pay, ship, sorry.\n"
+    assert "the bank is back" in shell("audit").stdout
+    assert "is due" in shell("flows", "show", str(flow.id)).stdout
+
+
+def test_a_step_runs_again_with_another_payload(shell: Shell, flow: CreatedFlow) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from", "pay", "--payload")
+    assert "must be a JSON object" in shell(*rerun, "[1]").stderr
+    assert "The handler of t is not known here" in shell(*rerun, "{}").stderr
+
+
 def test_a_map_says_how_many_items_it_waits_for(
     shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,3 +266,20 @@ def test_a_map_says_how_many_items_it_waits_for(
         f"It waits for 70 of its 70 items, of which 70 failed.\nTo go on, fix the cause, {again}"
     )
     assert "step label[0] of flow" in shell("explain", str(first)).stdout
+
+
+def test_a_flow_is_undone(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    undo = ("flows", "undo")
+    assert "No step of flow" in shell(*undo, str(flow.id)).stderr
+    assert "There is no flow 999" in shell(*undo, "999", "--dry-run").stderr
+    made = Flow("trip")
+    made.step("hotel", "t", needs=made.step("car", "t", undo="u"), undo="u")
+    created = do(engine, create_flow, made)
+    with engine.begin() as connection:
+        for task_id in created.task_ids.values():
+            settle_one(connection, ending(claimed_task(connection, task_id)))
+    would = "2 steps would be undone: hotel, car. Nothing was changed.\n"
+    assert shell(*undo, str(created.id), "--dry-run").stdout == would
+    done = shell.json(*undo, str(created.id), "--why", "ill")
+    assert done == {"steps": ["hotel", "car"], "changed": True}
+    assert re.search(r"^undo +is due", shell("flows", "show", str(created.id)).stdout, re.M)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -14,11 +15,13 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import CreatedFlow, Flow, Need, ended, failed
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import sweep_all
-from tasks_app.pool.flows import add_needs
+from tasks_app.pool.flow_rerun import lock_flow, rerun
+from tasks_app.pool.flows import add_needs, step_of
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
@@ -303,7 +306,7 @@ class Actor:
 
     def _step(self, connection: Connection) -> None:
         some = sorted(self._dice.sample(self._ids, self._dice.choice((1, 5, 20))))
-        match self._dice.randrange(12):
+        match self._dice.randrange(13):
             case 0:
                 cancel(connection, some[0])
             case 1:
@@ -323,8 +326,16 @@ class Actor:
                 )
             case 7:
                 sweep_all(connection, 10)
+            case 8:
+                self._rerun(connection, some[0])
             case _:
                 self._run(connection, some)
+
+    def _rerun(self, connection: Connection, task_id: int) -> None:
+        of = step_of(connection, task_id)
+        found = of and lock_flow(connection, of.flow.id)
+        with suppress(TasksError):
+            rerun(connection, found, of.step.name)
 
     def _run(self, connection: Connection, some: list[int]) -> None:
         """Claims and ends are one transaction here, so that nobody has to find open runs again."""

@@ -8,7 +8,9 @@ SQL = "migrations/baseline/flows.sql"
 EVENTS = "migrations/baseline/events.sql"
 GROUPS = "tasks_app/pool/task_groups.py"
 AMEND = "tasks_app/pool/tasks/amend.py"
+RERUN = "tasks_app/pool/flow_rerun.py"
 TESTS = "tests/pool/test_flows.py::test_"
+AGAIN = "tests/pool/test_flow_rerun.py::test_"
 WAYS = f"{TESTS}each_way_out_of_the_pool_releases_what_waits"
 SCRIPTS = f"{TESTS}a_step_with_open_needs_waits_whatever_else_is_done"
 OTHERS = f"{TESTS}what_an_end_means_for_all_others"
@@ -266,5 +268,29 @@ FLOWS = (
         "    WHERE e.sent_at IS NULL;",
         "    WHERE true;",
         "tests/pool/test_events.py::test_the_first_one_that_is_sent_counts",
+    ),
+    mutant(
+        "flow: a rerun that counts what ended after the flow did",
+        "A flow that succeeded has counted each step as a success.",
+        RERUN,
+        "counted = len(again) if succeeded else len(good)",
+        "counted = len(good)",
+        f"{AGAIN}what_came_back_after_the_end_may_run_again",
+    ),
+    mutant(
+        "flow: a rerun that looks once",
+        "A task that was requeued while a rerun looked is found.",
+        RERUN,
+        "(Pool.PENDING, Pool.ERROR, Pool.COMPLETED, Pool.PENDING)",
+        "(Pool.PENDING, Pool.ERROR, Pool.COMPLETED)",
+        f"{AGAIN}a_rerun_waits_for_who_came_first_and_is_refused[a requeue after the end]",
+    ),
+    mutant(
+        "flow: a rerun of what can never start",
+        "A step with a need that can still never be met stays skipped.",
+        "tasks_app/domain/rerun.py",
+        "        if step.end is not StepEnd.UNNEEDED or not any(",
+        "        if not any(() for _ in ()) or not any(",
+        f"{AGAIN}a_step_and_what_hangs_on_it_come_back[not what can still never start]",
     ),
 )

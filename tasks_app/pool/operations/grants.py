@@ -70,7 +70,7 @@ _COUNTED = (
 )
 _ENTER_STEPS = (
     f"EXECUTE ON FUNCTION {t.ENTER_STEPS}"
-    "(bigint, text[], bigint[], text[], interval[], text[], text[], text[])"
+    "(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[])"
 )
 _EVENTS = (
     f"EXECUTE ON FUNCTION {t.LOCK_EVENTS}(text[])",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 from tasks_app.domain.creation import NewTask, item_payload
@@ -23,18 +22,8 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
 
-OURS = Registry()
-"""Handlers that every worker has."""
 
-
-def with_ours(registry: Registry) -> Registry:
-    """Return a registry with these handlers, and ours."""
-    whole = copy(registry)
-    whole.specs = {**registry.specs, **OURS.specs}
-    return whole
-
-
-@handler(MAP_TASK, registry=OURS)
+@handler(MAP_TASK, registry=Registry())
 def run_map(ctx: TaskContext, payload: dict[str, Any]) -> None:
     """Create the items once, in one commit; succeed when all of them have."""
     items = items_of(ctx.connection, ctx.task_id)

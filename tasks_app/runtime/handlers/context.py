@@ -1,12 +1,10 @@
-"""The context of a run, which a handler gets beside its payload, and the run's logger."""
+"""The context of a run, which a handler gets beside its payload."""
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic
 from uuid import uuid5
@@ -14,6 +12,7 @@ from uuid import uuid5
 from tasks_app.domain.durations import named_duration
 from tasks_app.domain.tasks.options import check_sub_status
 from tasks_app.domain.tasks.payload import decode
+from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,7 +47,6 @@ _FORKED = (
     "This process was forked from the handler's, and what it writes would not commit with the "
     "task. Use the context in the handler's own process."
 )
-HANDLER_LOG = "tasks_app.handlers"
 
 
 class TaskContext(Generic[SessionT_co]):
@@ -280,28 +278,9 @@ class TaskContext(Generic[SessionT_co]):
             self._checkpoint().set(checkpoint)
         return self._checkpoint().commit()
 
-    if TYPE_CHECKING:
-
-        @overload
-        def step(
-            self: TaskContext[AsyncSession],
-            name: str,
-            function: Callable[P, Any],
-            /,
-            *args: P.args,
-            **kwargs: P.kwargs,
-        ) -> Awaitable[Any]: ...
-        @overload
-        def step(
-            self: TaskContext[Session],
-            name: str,
-            function: Callable[P, Any],
-            /,
-            *args: P.args,
-            **kwargs: P.kwargs,
-        ) -> Any: ...
-
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def step(
+        self, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
         """Return what ``function`` returned in this or an earlier attempt; it is not called twice.
 
         The first time it is called, and its result is kept by a :meth:`commit` of all that was done
@@ -329,15 +308,6 @@ class TaskContext(Generic[SessionT_co]):
             RuntimeError: a savepoint is open, or another step's function runs.
         """
         return self._given_steps().step(name, partial(function, *args, **kwargs))
-
-    if TYPE_CHECKING:
-
-        @overload
-        def sleep(
-            self: TaskContext[AsyncSession], duration: Duration, *, name: str
-        ) -> Awaitable[None]: ...
-        @overload
-        def sleep(self: TaskContext[Session], duration: Duration, *, name: str) -> None: ...
 
     def sleep(self, duration: Duration, *, name: str) -> Any:
         """Let the task go on after ``duration``: it holds no worker and no connection meanwhile.
@@ -634,25 +604,6 @@ class TaskContext(Generic[SessionT_co]):
         """Release all locks, after the commit or rollback. For the executor."""
         if self._locks is not None:
             self._locks.end()
-
-
-class RunLog(logging.LoggerAdapter[logging.Logger]):
-    """What handlers log through, as ``ctx.log``."""
-
-    def __init__(self, fields: Mapping[str, object], words: str) -> None:
-        """Put ``words`` before each line, unless they are empty."""
-        super().__init__(logging.getLogger(HANDLER_LOG), fields)
-        self._fields = fields
-        self._words = words
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **self._fields}
-        return (f"{self._words}: {msg}" if self._words else msg), kwargs
-
-    def of(self, fields: Mapping[str, object], words: str) -> RunLog:
-        return RunLog({**self._fields, **fields}, f"{self._words}, {words}" if self._words else "")
 
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, chain, chord, group, signature
+from celery.exceptions import Ignore
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -77,6 +78,11 @@ def kind(value: Any) -> str:
     return type(value).__name__
 
 
+@app.task(name="ignored")
+def ignored() -> None:
+    raise Ignore
+
+
 @app.task(name="again", bind=True)
 def again(self: Task, *args: Any) -> str:
     if self.request.retries == 0:
@@ -105,7 +111,7 @@ def bound_errback(self: Task, task_id: str) -> str:
     return told("bound", task_id)
 
 
-TASKS = (a, b, c, one, when, kind, again, counting, errback, bound_errback)
+TASKS = (a, b, c, one, when, kind, ignored, again, counting, errback, bound_errback)
 
 
 @pytest.fixture(autouse=True)
@@ -318,6 +324,12 @@ def test_a_member_that_is_mended_goes_on(pool: Pool) -> None:
     pool.drain()
     assert calls == ["a(1)", "b(2)", "b(2)", "c([a(1), b(2)])"]
     assert pool.flow(last).state is FlowState.SUCCEEDED
+
+
+def test_after_ignore_the_rest_goes_on_without_a_result(pool: Pool) -> None:
+    last = pool.create(ignored.s() | b.s(2))
+    pool.drain()
+    assert pool.result(last) == "b(None, 2)"
 
 
 def test_a_step_of_a_forgotten_flow_fails_with_the_reason(pool: Pool) -> None:

@@ -521,7 +521,7 @@ count,total      name queue
 count_part       slot name queue
 fingerprint      fingerprint
 flow_need        step needs after
-flow_step        step task_name ended
+flow_step        step task_name ended undo
 group            outcome flow when_failed
 key              name scope
 large_value      kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.creation import NewTask
-from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, TasksError
 from tasks_app.domain.flows import After, Flow, FlowState, Need, StepEnd, ended, failed
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.runtime.api.flows import (
@@ -24,6 +25,7 @@ from tasks_app.runtime.api.flows import (
     get_flow,
     graft,
     list_flows,
+    rerun_flow,
 )
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
@@ -259,7 +261,52 @@ def test_a_flow_is_cancelled(bench: Bench, ran) -> None:
     assert state(bench, created) is FlowState.SUCCEEDED
 
 
-@pytest.mark.parametrize("verb", [cancel_flow])
+def test_a_flow_runs_again_from_a_step_and_ends_again(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    ran.clear()
+    assert bench.do(rerun_flow, created.id, from_="b", by="ann", why="wrong price") == ["b", "d"]
+    assert state(bench, created) is FlowState.RUNNING
+    bench.drain()
+    assert ran == ["b", "d"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+    line = bench.rows("SELECT action, who, what, ids, answers FROM task_audit")
+    ids = [created.task_ids[step] for step in "bd"]
+    what = {"flow": created.id, "step": "b", "why": "wrong price"}
+    assert line == [("requeue", "ann", what, ids, {"requeued": 2})]
+
+
+def test_a_flow_that_gave_up_is_mended_from_the_step_that_failed(bench: Bench, ran) -> None:
+    BROKEN.add("b")
+    created = made(bench, diamond(), on_failure="cancel")
+    bench.drain()
+    assert state(bench, created) is FlowState.FAILED
+    BROKEN.clear()
+    bench.do(rerun_flow, created.id, from_="b")
+    bench.drain()
+    assert state(bench, created) is FlowState.SUCCEEDED
+    assert sorted(ran) == ["a", "b", "c", "d"]
+
+
+def test_a_step_runs_again_with_another_payload(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    bench.do(rerun_flow, created.id, "b", {"n": "new"}, by="ann", registry=bench.registry)
+    bench.drain()
+    assert ran[-2:] == ["new", "d"]
+    assert bench.rows("SELECT action, number FROM task_audit ORDER BY id") == [
+        ("edit", 1), ("requeue", 2)]  # fmt: skip
+
+
+def test_a_payload_that_is_refused_changes_nothing(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    with bench.engine.begin() as connection, pytest.raises(InvalidSelectionError, match="known"):
+        rerun_flow(connection, created.id, "b", {"n": "new"})
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+@pytest.mark.parametrize("verb", [cancel_flow, partial(rerun_flow, from_="a")])
 def test_a_flow_that_is_unknown(bench: Bench, verb) -> None:
     with bench.engine.connect() as connection, pytest.raises(TasksError, match="no flow 7"):
         verb(connection, 7)

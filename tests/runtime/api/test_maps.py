@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import (
     MOST_ITEMS,
     CreatedFlow,
@@ -24,7 +24,7 @@ from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.api import maps
 from tasks_app.runtime.api.amend_waiting import run_task_now
-from tasks_app.runtime.api.flows import create_flow, extend_flow, get_flow
+from tasks_app.runtime.api.flows import create_flow, extend_flow, get_flow, rerun_flow
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 from tests.runtime.bench import Bench
 
@@ -262,3 +262,40 @@ def test_a_map_that_cannot_be_meant_is_refused(bench: Bench, arguments, path, wo
     assert refused.value.path == path
     assert words in str(refused.value)
     assert bench.sql("SELECT count(*) FROM task_group") == 0
+
+
+@pytest.mark.parametrize("broken", [[], [2]])
+@pytest.mark.parametrize("name", ["list", "doubled"])
+def test_a_map_that_runs_again_has_other_items(
+    bench: Bench, told, name: str, broken: list[int]
+) -> None:
+    BROKEN.update(broken)
+    created = made(bench)
+    bench.drain()
+    older = bench.sql("SELECT task_id FROM task_flow_step WHERE step = 'doubled[0]'")
+    told.clear()
+    BROKEN.clear()
+    LISTED[:] = [5, 6]
+    if broken and name == "doubled":
+        bench.do(cancel_task, created.task_ids["doubled"])  # it waited for the item
+    assert bench.do(rerun_flow, created.id, name)[-2:] == ["doubled", "sum"]
+    bench.drain()
+    expected = [5, 6, [10, 12]] if name == "list" else [1, 2, 3, [2, 4, 6]]
+    assert sorted(told[:-1]) == expected[:-1]
+    assert told[-1] == expected[-1]
+    bench.do(requeue_task, older)  # it is no part of the flow any more
+    flow = flow_of(bench, created)
+    number = 3 + len(expected) - 1
+    assert (flow.state, flow.total, flow.succeeded) == ("succeeded", number, number)
+
+
+def test_items_do_not_run_again_alone_and_a_map_waits_for_them(bench: Bench, told) -> None:
+    BROKEN.add(2)
+    created = made(bench)
+    bench.drain()
+    with bench.engine.begin() as connection, pytest.raises(TasksError, match="an item of a map"):
+        rerun_flow(connection, created.id, "doubled[1]")
+    failed = bench.sql("SELECT task_id FROM task_flow_step WHERE step = 'doubled[1]'")
+    bench.do(requeue_task, failed)
+    with bench.engine.begin() as connection, pytest.raises(TasksError, match="has not ended"):
+        rerun_flow(connection, created.id, "list")
