@@ -14,7 +14,16 @@ from tasks_app.domain.rerun import steps_from, told
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.flows import get_flow, insert_flow
 from tasks_app.pool.fragments.transition_log import log_operator_action
-from tasks_app.pool.tables import FLOW_NEED, FLOW_STEP, GROUP, PENDING, PUT_OFF, TABLE_OF, Clock
+from tasks_app.pool.tables import (
+    EVENT_WAIT,
+    FLOW_NEED,
+    FLOW_STEP,
+    GROUP,
+    PENDING,
+    PUT_OFF,
+    TABLE_OF,
+    Clock,
+)
 from tasks_app.pool.task_groups import GOOD
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.requeue import move_back
@@ -62,6 +71,11 @@ _FREE = text(f"""
         enabled = p.enabled OR p.sub_status IS NOT DISTINCT FROM 'not needed any more',
         sub_status = nullif(p.sub_status, 'not needed any more')
     WHERE p.id = ANY(CAST(:ids AS bigint[]))""")
+# Those that wait for it again have their time-outs before them again.
+_BEGIN_TIME_OUTS_ANEW = text(f"""
+    UPDATE {EVENT_WAIT} w SET until = NULL, not_before = NULL
+    WHERE w.task_id = ANY(CAST(:ids AS bigint[])) AND w.until IS NOT NULL
+      AND (SELECT p.waits_for FROM {PENDING} p WHERE p.id = w.task_id) IS NOT NULL""")
 _PUT_OFF = text(f"SELECT {PUT_OFF}(:id, CAST(:steps AS text[]))")
 
 
@@ -122,6 +136,7 @@ def rerun(
         log_operator_action(connection, Event.REQUEUE, of_state, by, origin=state, now=now)
     connection.execute(_FREE, {"ids": ids})
     connection.execute(_PUT_OFF, {"id": flow.id, "steps": steps})
+    connection.execute(_BEGIN_TIME_OUTS_ANEW, {"ids": ids})
     amend(connection, BulkAction.RUN_NOW, [ids[steps.index(name)]], by=by, now=now)
     return again
 

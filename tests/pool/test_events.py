@@ -14,6 +14,7 @@ from tasks_app.domain.flows import CreatedFlow, Flow, FlowState, failed
 from tasks_app.domain.operations import BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import events, flows
+from tasks_app.pool.flow_rerun import rerun
 from tasks_app.pool.operations.erase import erase_beside
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.amend import amend
@@ -49,6 +50,8 @@ def does(connection: Connection, made: CreatedFlow, verb: str) -> None:
         assert events.send(connection, of, "{}")
     elif what == "pass":
         shift_instants(connection, timedelta(hours=int(of)))
+    elif what == "rerun":
+        rerun(connection, flows.get_flow(connection, made.id), of)
     else:
         act(connection, made, verb)
 
@@ -117,6 +120,11 @@ SCRIPTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "what waits to be tried again waits for a need":
         (["a", T], {}, ("waits 1; ends:a -> in 48h; pass:48 -> due; retry -> in 1h; "
          "requeue:a -> waits 1; ends:a -> in 48h; send:t -> in 1h")),
+    "a flow that runs again":
+        (["a", T], {}, ("waits 1; ends:a -> in 48h; rerun:a -> waits 1; pass:48 -> waits 1; "
+         "ends:a -> in 48h; send:t -> due")),
+    "a step that runs again does not wait": (T, {}, ("in 48h; send:t -> due; ends -> success; "
+         "rerun:d -> due")),
     "a delay within the time-out":
         (["a", T], {"delay": "1h"}, "waits 1; ends:a -> in 48h; send:t -> in 1h"),
     "a delay beyond the time-out":

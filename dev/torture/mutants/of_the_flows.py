@@ -229,11 +229,11 @@ FLOWS = (
     ),
     mutant(
         "event: who begins to wait does not lock it",
-        "Who begins to wait for an event waits for who sends it.",
+        "Who sends an event waits for who begins to wait for it.",
         EVENTS,
         "WHERE e.key = each FOR SHARE;",
         "WHERE e.key = each;",
-        f"{EVENT_RACES}who_begins_to_wait_waits_for_who_sends[known-commit]",
+        f"{EVENT_RACES}who_sends_waits_for_who_begins_to_wait[known-commit]",
     ),
     mutant(
         "event: a sender without the lock of the flow",
