@@ -82,6 +82,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "change_schedule": ("night", {"queue": "mail"}),
     **dict.fromkeys(("create_group", "create_tasks"), ([],)),
     "create_flow": (Flow("order"),),
+    "extend_flow": (1, Flow("order")),
     "extend_group": (1, []),
     "create_schedule": ("night", "t", {"cron": "0 2 * * *"}),
     "create_task": ("t",),

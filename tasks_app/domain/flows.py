@@ -252,11 +252,11 @@ def _over(name: Any, task: Any, over: Any) -> str:
     if not isinstance(task, Handler | str):
         problem = f"is of type {type(task).__name__}"
         raise InvalidTaskError(f"steps.{name}.task", problem, "a handler, or its name")
-    need = over if isinstance(over, Need) else Need(over)
-    if not isinstance(need.step, str) or need.after is not After.SUCCESS:
+    step, after = over if isinstance(over, Need) else (over, After.SUCCESS)
+    if not isinstance(step, str) or after is not After.SUCCESS:
         allowed = "a step of this flow, or its name"
         raise InvalidTaskError(f"steps.{name}.over", f"is {shown_value(over)}", allowed)
-    return need.step
+    return step
 
 
 def _check_name(name: Any, path: str) -> None:

@@ -123,3 +123,15 @@ def test_the_mixin_and_async_tests_assert_flows(kit: Kit, database_url: str) -> 
             await aassert_flow(session, 7)
 
     in_async_session(database_url, scene)
+
+
+def test_a_drain_runs_the_items_of_a_map(kit: Kit) -> None:
+    kit.handler("list")(lambda ctx: [1, 2])
+    kit.handler("double")(lambda ctx, payload: 2 * payload["value"])
+    kit.handler("read")(lambda ctx: ctx.need("doubled"))
+    flow = Flow("f")
+    flow.map("doubled", "double", over=flow.step("list", "list"))
+    flow.step("read", "read", needs="doubled")
+    created = create_flow(kit.session, flow)
+    assert kit.drain().of("read").succeeded[0].result == [2, 4]
+    assert_flow(kit.session, created.id, done=["list", "doubled", "read"], waiting={}, failed=[])

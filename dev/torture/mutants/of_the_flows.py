@@ -15,6 +15,8 @@ SCRIPTS = f"{TESTS}a_step_with_open_needs_waits_whatever_else_is_done"
 OTHERS = f"{TESTS}what_an_end_means_for_all_others"
 RACES = "tests/pool/test_races_of_flows.py::test_"
 MEETINGS = f"{RACES}two_that_meet_at_a_step_act_in_turn"
+BACK = f"{TESTS}a_run_goes_back_until_its_needs_are_met"
+MAPS = "tests/runtime/api/test_maps.py::test_"
 IN_ONE = f"{TESTS}what_ends_and_comes_back_in_one_statement"
 
 FLOWS = (
@@ -214,5 +216,37 @@ FLOWS = (
         "        if step.end is not StepEnd.UNNEEDED or not any(",
         "        if not any(() for _ in ()) or not any(",
         f"{AGAIN}a_step_and_what_hangs_on_it_come_back[not what can still never start]",
+    ),
+    mutant(
+        "flow: a run that goes back and does not wait",
+        "A run that goes back until its needs are met counts those that are open.",
+        SQL,
+        "    PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);",
+        "    PERFORM task_flow_put_off(of_step.flow_id, ARRAY[]::text[]);",
+        f"{BACK}[needs that are open-one]",
+    ),
+    mutant(
+        "flow: a run that goes back without the lock of its flow",
+        "Needs are counted under the lock of the flow, so that no end is missed.",
+        "tasks_app/pool/fragments/move_rows.py",
+        'skip_locked_groups("true" if awaits_needs else ENDS)',
+        "skip_locked_groups(ENDS)",
+        f"{RACES}a_settle_of_many_leaves_a_run_that_waits_while_its_flow_is_busy",
+    ),
+    mutant(
+        "flow: items that a map creates again",
+        "A map that runs again creates no items again.",
+        "tasks_app/runtime/api/maps.py",
+        "    if not items:",
+        "    if True:",
+        f"{MAPS}a_map_that_is_requeued_creates_no_items_again",
+    ),
+    mutant(
+        "flow: steps that do not wait",
+        "A step with open needs waits from the moment when it is entered.",
+        SQL,
+        "    PERFORM task_flow_put_off(flow, waiting);",
+        "    PERFORM task_flow_put_off(flow, ARRAY[]::text[]);",
+        "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
     ),
 )

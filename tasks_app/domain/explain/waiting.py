@@ -61,10 +61,10 @@ def _items_of(of: StepOfFlow) -> Finding | None:
         return None
     fact = f"It waits for {items.left:,} of its {count(items.total, 'item')}"
     if not items.failed:
-        return ok("items", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
+        return ok("needs", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
     again = f"tasks-app requeue --group {of.flow.id} --state FAILED"
     failed = f"{fact}, of which {items.failed:,} failed"
-    return warn("items", failed, f"To go on, fix the cause, then: {again}")
+    return warn("needs", failed, f"To go on, fix the cause, then: {again}")
 
 
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
