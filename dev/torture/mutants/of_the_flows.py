@@ -9,6 +9,7 @@ GROUPS = "tasks_app/pool/task_groups.py"
 AMEND = "tasks_app/pool/tasks/amend.py"
 RERUN = "tasks_app/pool/flow_rerun.py"
 TESTS = "tests/pool/test_flows.py::test_"
+UNDO = "tests/runtime/api/test_undo.py::test_"
 AGAIN = "tests/pool/test_flow_rerun.py::test_"
 WAYS = f"{TESTS}each_way_out_of_the_pool_releases_what_waits"
 SCRIPTS = f"{TESTS}a_step_with_open_needs_waits_whatever_else_is_done"
@@ -248,5 +249,29 @@ FLOWS = (
         "    PERFORM task_flow_put_off(flow, waiting);",
         "    PERFORM task_flow_put_off(flow, ARRAY[]::text[]);",
         "tests/runtime/api/test_flows.py::test_steps_run_in_the_order_of_their_needs",
+    ),
+    mutant(
+        "flow: a failure that cancels the undoing",
+        "A step that cannot undo another one stops the rest until it is mended.",
+        SQL,
+        "    UPDATE task_group g SET when_failed = 'wait' WHERE g.id = of_flow;\n",
+        "",
+        f"{UNDO}its_key_is_taken_until_it_is_undone",
+    ),
+    mutant(
+        "flow: an undo that does not wait for what runs",
+        "A step that runs while its flow is undone is undone if it succeeds.",
+        "tasks_app/runtime/api/undo.py",
+        "    if running:\n",
+        "    if False:\n",
+        f"{UNDO}what_runs_is_undone_if_it_succeeds",
+    ),
+    mutant(
+        "flow: an undo in any order",
+        "What needed a step is undone before it.",
+        "tasks_app/domain/undo.py",
+        "                before[name].append(step.name)",
+        "                _ = before[name]",
+        f"{UNDO}a_flow_that_succeeded_is_undone_from_its_end",
     ),
 )
