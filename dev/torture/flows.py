@@ -42,8 +42,8 @@ _UNDONE = text("INSERT INTO flow_undone (number) VALUES (:number)")
 _IS_MENDED = text("SELECT count(*) FROM flow_mended WHERE number = :number")
 _MEND = text("INSERT INTO flow_mended VALUES (:number) ON CONFLICT DO NOTHING")
 _TO_MEND = text("""
-    SELECT e.id, (e.payload ->> 'number')::integer AS number
-    FROM task_error e WHERE e.name = 'flow.work'
+    SELECT s.task_id, m.number FROM task_flow_step s JOIN flow_made m ON m.id = s.flow_id
+    WHERE s.ended = 'failure'
 """)
 _TO_UNDO = text(f"""
     SELECT m.id FROM flow_made m JOIN task_group g ON g.id = m.id
@@ -221,7 +221,7 @@ def go_on(connection: Connection) -> int:
     """Mend what has failed, undo some that have succeeded; return how many are not over."""
     for task in connection.execute(_TO_MEND).all():
         connection.execute(_MEND, {"number": task.number})
-        requeue_task(connection, task.id)
+        requeue_task(connection, task.task_id)
     for flow_id in connection.execute(_TO_UNDO).scalars().all():
         undo_flow(connection, flow_id, by="torture")
     return int(connection.execute(_GOES_ON).scalar_one())
