@@ -9,6 +9,7 @@ EVENTS = "migrations/baseline/events.sql"
 GROUPS = "tasks_app/pool/task_groups.py"
 AMEND = "tasks_app/pool/tasks/amend.py"
 RERUN = "tasks_app/pool/flow_rerun.py"
+UNDO = "tests/runtime/api/test_undo.py::test_"
 TESTS = "tests/pool/test_flows.py::test_"
 AGAIN = "tests/pool/test_flow_rerun.py::test_"
 WAYS = f"{TESTS}each_way_out_of_the_pool_releases_what_waits"
@@ -225,7 +226,7 @@ FLOWS = (
         SQL,
         "    PERFORM task_flow_put_off(flow, waiting || ARRAY(",
         "    PERFORM task_flow_put_off(flow, ARRAY[]::text[] || ARRAY(",
-        WAYS,
+        f"{SCRIPTS}[a hold between two ends]",
     ),
     mutant(
         "event: who begins to wait does not lock it",
@@ -292,5 +293,29 @@ FLOWS = (
         "        if step.end is not StepEnd.UNNEEDED or not any(",
         "        if not any(() for _ in ()) or not any(",
         f"{AGAIN}a_step_and_what_hangs_on_it_come_back[not what can still never start]",
+    ),
+    mutant(
+        "flow: a failure that cancels the undoing",
+        "A step that cannot undo another one stops the rest until it is mended.",
+        SQL,
+        "    UPDATE task_group g SET when_failed = 'wait' WHERE g.id = of_flow;\n",
+        "",
+        f"{UNDO}its_key_is_taken_until_it_is_undone",
+    ),
+    mutant(
+        "flow: an undo that does not wait for what runs",
+        "A step that runs while its flow is undone is undone if it succeeds.",
+        "tasks_app/runtime/api/undo.py",
+        "    if running:\n",
+        "    if False:\n",
+        f"{UNDO}what_runs_is_undone_if_it_succeeds",
+    ),
+    mutant(
+        "flow: an undo in any order",
+        "What needed a step is undone before it.",
+        "tasks_app/domain/undo.py",
+        "                before[name].append(step.name)",
+        "                _ = before[name]",
+        f"{UNDO}a_flow_that_succeeded_is_undone_from_its_end",
     ),
 )
