@@ -198,6 +198,7 @@ def test_what_came_back_after_the_end_may_run_again(connection: Connection, verb
     for verb in verbs.split():
         act(connection, made, verb)
     assert again(connection, made, "d") == ["d", "e"]
+    assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (3, 0, 5, None)
     assert drained(connection, made) == "de"
     assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (5, 0, 5, "SUCCEEDED")
 
