@@ -63,8 +63,8 @@ _NAMES = {
         "aget_event alist_events asend_event get_event list_events send_event"
     ),
     "tasks_app.runtime.api.flows": (
-        "acancel_flow acreate_flow aget_flow alist_flows cancel_flow create_flow get_flow "
-        "list_flows"
+        "acancel_flow acreate_flow aextend_flow aget_flow alist_flows arerun_flow cancel_flow "
+        "create_flow extend_flow get_flow list_flows rerun_flow"
     ),
     "tasks_app.runtime.api.groups": (
         "acancel_group acreate_group aextend_group aget_group agroup_results cancel_group "
@@ -85,6 +85,7 @@ _NAMES = {
         "await_task cancel_task cancel_tasks explain_task get_task load_large_values requeue_task "
         "wait_task"
     ),
+    "tasks_app.runtime.api.undo": "aundo_flow undo_flow",
     "tasks_app.runtime.handlers.context": "AsyncTaskContext TaskContext",
     "tasks_app.runtime.handlers.middleware": "middleware",
     "tasks_app.runtime.handlers.registry": "handler",

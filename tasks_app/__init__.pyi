@@ -86,9 +86,10 @@ from tasks_app.runtime.api.events import (
     get_event as get_event, list_events as list_events, send_event as send_event,
 )
 from tasks_app.runtime.api.flows import (
-    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aget_flow as aget_flow,
-    alist_flows as alist_flows, cancel_flow as cancel_flow, create_flow as create_flow,
-    get_flow as get_flow, list_flows as list_flows,
+    acancel_flow as acancel_flow, acreate_flow as acreate_flow, aextend_flow as aextend_flow,
+    aget_flow as aget_flow, alist_flows as alist_flows, arerun_flow as arerun_flow,
+    cancel_flow as cancel_flow, create_flow as create_flow, extend_flow as extend_flow,
+    get_flow as get_flow, list_flows as list_flows, rerun_flow as rerun_flow,
 )
 from tasks_app.runtime.api.groups import (
     acancel_group as acancel_group, acreate_group as acreate_group,
@@ -121,6 +122,7 @@ from tasks_app.runtime.api.tasks import (
     cancel_tasks as cancel_tasks, explain_task as explain_task, get_task as get_task,
     load_large_values as load_large_values, requeue_task as requeue_task, wait_task as wait_task,
 )
+from tasks_app.runtime.api.undo import aundo_flow as aundo_flow, undo_flow as undo_flow
 from tasks_app.runtime.handlers.context import (
     AsyncTaskContext as AsyncTaskContext, TaskContext as TaskContext,
 )

@@ -60,7 +60,7 @@ TABLES = (
     " task_queue, task_queue_window, task_calendar,"
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
     " task_partition, task_partition_value, task_marker,"
-    " task_group, task_group_ids, task_progress,"
+    " task_group, task_group_ids, task_progress, task_step,"
     " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part, task_total,"
     " task_import, task_large_value, task_flow_step, task_flow_need,"
     " task_event, task_event_wait"

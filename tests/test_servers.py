@@ -68,7 +68,7 @@ BY_ID = (
     "abandon_job cancel_flow cancel_group cancel_task explain_task get_flow get_group get_job "
     "get_task group_results "
     "requeue_task disable_task enable_task hold_task release_task run_task_now restart_job "
-    "stop_job unblock_task"
+    "stop_job unblock_task undo_flow"
 )
 SYNC: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(PLAIN.split(), ()),
@@ -82,6 +82,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "change_schedule": ("night", {"queue": "mail"}),
     **dict.fromkeys(("create_group", "create_tasks"), ([],)),
     "create_flow": (Flow("order"),),
+    "extend_flow": (1, Flow("order")),
     "extend_group": (1, []),
     "create_schedule": ("night", "t", {"cron": "0 2 * * *"}),
     "create_task": ("t",),
@@ -93,6 +94,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "replan_job": (1, "all", {"divide": 2}),
     "move_task": (1, "slow"),
     "reprioritise_task": (1, 0),
+    "rerun_flow": (1, "a"),
     "reschedule_task": (1, {"delay": "1h"}),
     "set_calendar": ("holidays", [TODAY.date()]),
     "set_limit": ("name", "t", {"most": 3}),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dev.benchmarks.locks import SHAPES
+from dev.benchmarks.scenarios.chain import chain
 from dev.benchmarks.scenarios.contention import contention
 from dev.benchmarks.scenarios.create import against_bare, create
 from dev.benchmarks.scenarios.delayed import delayed
@@ -249,6 +250,21 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("ours-celery", 50_000, {"keys": keys}, label=f"ours-{keys}")
             for keys in ("none", "unique", "limit", "tenants", "order")
         ),
+    ),
+    *(
+        Scenario(
+            name,
+            title,
+            chain,
+            tuple(
+                Entry(system, steps, {"of": of})
+                for system in ("ours-celery", "ours-work", "celery", "dbos")
+            ),
+        )
+        for name, title, steps, of in (
+            ("chain", "A chain of 1,000 steps", 1_000, 1_000),
+            ("chains", "1,000 chains of 10 steps at once", 10_000, 10),
+        )
     ),
     Scenario(
         "locks",

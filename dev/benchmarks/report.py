@@ -20,7 +20,7 @@ TEMPLATE = PROJECT / "dev" / "benchmarks" / "performance.template.md"
 PAGE = PROJECT / "docs" / "performance.md"
 RESULTS = PROJECT / "dev" / "benchmarks" / "results"
 SHOWN = (
-    *("rate", "rate_from_scan", "seconds", "share_of_ideal"),
+    *("rate", "rate_from_scan", "seconds", "ms_per_step", "create_us", "share_of_ideal"),
     *("cpu_us_per_task", "backends_us_per_task", "transactions_per_task", "wal_bytes_per_task"),
     *("p50_ms", "p95_ms", "p99_ms", "max_ms", "commit_p50_ms", "commit_p99_ms"),
     *("ours_us", "bare_us", "driver_us", "ratio", "ratio_driver", "cpu_ratio"),

@@ -42,8 +42,9 @@ SUBJECTS = {
     " ErrorGroup RequeueStage",
     "Groups": "create_group extend_group get_group cancel_group group_results Group GroupProgress"
     " Ended",
-    "Flows": "Flow failed ended create_flow get_flow list_flows cancel_flow Need After CreatedFlow"
-    " FlowProgress FlowStep FlowState StepEnd",
+    "Flows": "Flow failed ended create_flow extend_flow get_flow list_flows cancel_flow rerun_flow"
+    " undo_flow Need After CreatedFlow FlowProgress FlowStep FlowState StepEnd",
+    "Events": "event send_event get_event list_events EventNeed AwaitedEvent StoredEvent",
     "Queues and limits": "change_queue reset_queue get_queue list_queues pause_queue resume_queue"
     " set_calendar remove_calendar list_calendars Queue QueueOptions Window set_limit drop_limit"
     " list_limits unblock_task Limit",

@@ -28,7 +28,7 @@ SUBJECTS = {
     "Create and change tasks": "create cancel requeue errors edit run-now reschedule reprioritise"
     " move hold release enable disable rest",
     "Queues and limits": "pause resume queues limits unblock fair breakers locks",
-    "Schedules, groups, batches": "schedules groups flows batch",
+    "Schedules, groups, batches": "schedules groups flows events batch",
     "Move, erase, maintain": "export import cancel-moved encryption erase prune maintain",
 }
 

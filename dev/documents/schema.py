@@ -39,6 +39,7 @@ SEE = {
     "task_limit": "[order and limits](../producing.md#order-and-limits)",
     "task_group": "[groups](../groups.md)",
     "task_progress": "[checkpoints](../groups.md#checkpoints)",
+    "task_step": "[kept steps](../groups.md#kept-steps)",
     "task_audit": "[who did what](../operations/bulk.md#who-did-what)",
     "task_partition": "[partitions](../batch.md#partitions)",
     "task_batch": "[batch jobs](../batch.md)",

@@ -20,8 +20,8 @@ CREATE TABLE task_group (  -- One row for each group. Statements that end a memb
     counted_at  timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When a member was counted last.
     flow        text        CHECK (length(flow) BETWEEN 1 AND 100),  -- The name of the flow whose steps the members are. Null: it is a plain group.
     flow_key    text        CHECK (length(flow_key) BETWEEN 1 AND 255),  -- At most one open flow of this name has this key.
-    when_failed text        CHECK (when_failed IN ('wait', 'cancel')),  -- What a failed step means for the others: wait (they go on as far as they can)
-            -- or cancel.
+    when_failed text        CHECK (when_failed IN ('wait', 'cancel', 'undo')),  -- What a failed step means for the others: wait (they go on as far as
+            -- they can), cancel, or undo (cancel, and undo what has succeeded). An undo makes it wait.
     CONSTRAINT a_callback_has_an_id CHECK ((callback_id IS NULL) = (num_nonnulls(then_row, on_failure) = 0))
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 CREATE UNIQUE INDEX task_group_flow_key ON task_group (flow, flow_key) WHERE outcome IS NULL AND flow_key IS NOT NULL;
@@ -34,7 +34,7 @@ CREATE TABLE task_group_ids (  -- The members of a group, up to 1,000 in a row.
     PRIMARY KEY (group_id, no)
 );
 
--- Who only creates tasks may let a group wait for more, and change nothing else of it.
+-- Who only creates tasks may let a group wait for more, and change nothing else of it. Without members it only locks the group.
 CREATE FUNCTION task_group_extend(to_group bigint, members bigint[]) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     UPDATE task_group g SET total = g.total + cardinality(members)
@@ -44,7 +44,7 @@ BEGIN
     END IF;
     INSERT INTO task_group_ids (group_id, no, ids)
     SELECT to_group, coalesce(max(i.no) + 1, 0), members
-    FROM task_group_ids i WHERE i.group_id = to_group;
+    FROM task_group_ids i WHERE i.group_id = to_group HAVING cardinality(members) > 0;
     RETURN true;
 END $$;
 -- Last of all what a caller may have made: its temporary tables would be found first.

@@ -27,8 +27,8 @@ CREATE TABLE task_event_wait (  -- Which task waits, or has waited, for which ev
 );
 CREATE INDEX task_event_wait_key ON task_event_wait (key);
 
--- Enters what tasks that were created in this transaction wait for.
-CREATE FUNCTION task_event_enter(tasks bigint[], keys text[], timeouts interval[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+-- Enters events, and locks them for who begins to wait for them.
+CREATE FUNCTION task_event_lock(keys text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     each text;
 BEGIN
@@ -39,8 +39,16 @@ BEGIN
             EXIT WHEN FOUND;  -- else it was removed in between
         END LOOP;
     END LOOP;
-    INSERT INTO task_event_wait (task_id, key, timeout) SELECT w.* FROM unnest(tasks, keys, timeouts) AS w(task_id, key, timeout);
 END $$;
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION task_event_lock(text[]) SET search_path TO %I, pg_temp', current_schema);
+END $$;
+REVOKE ALL ON FUNCTION task_event_lock(text[]) FROM PUBLIC;
+
+-- Enters which of these events, which are locked, tasks wait for that were created in this transaction.
+CREATE FUNCTION task_event_enter(tasks bigint[], keys text[], timeouts interval[]) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$
+    INSERT INTO task_event_wait (task_id, key, timeout) SELECT w.* FROM unnest(tasks, keys, timeouts) AS w(task_id, key, timeout)
+$$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_event_enter(bigint[], text[], interval[]) SET search_path TO %I, pg_temp', current_schema);
 END $$;
@@ -55,26 +63,42 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     HAVING count(*) > 0
 $$;
 
--- Begins the time-outs of those of these tasks that wait for nothing else.
+-- Begins the time-outs of those of these tasks that wait for nothing else, and puts them off until the last one that runs.
 CREATE FUNCTION task_event_begin(tasks bigint[], at timestamptz) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     each record;
+    date timestamptz;
 BEGIN
     FOR each IN
-        SELECT p.id, coalesce(p.held_due_at, p.due_at) AS own_date FROM task_pending p
+        SELECT p.id, coalesce(p.held_due_at, p.due_at) AS own_date, p.expires_at FROM task_pending p
         WHERE p.id = ANY(tasks) AND p.state <> 'RUNNING' AND p.waits_for IS NULL ORDER BY p.id FOR NO KEY UPDATE
     LOOP
         UPDATE task_event_wait w SET until = at + w.timeout, not_before = each.own_date
         WHERE w.task_id = each.id AND w.timeout IS NOT NULL AND w.until IS NULL
           AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL;
-        IF FOUND THEN
-            UPDATE task_pending p
-            SET due_at = CASE WHEN p.held_due_at IS NULL THEN task_event_date(p.id, p.expires_at) ELSE p.due_at END,
-                scan_at = CASE WHEN p.held_due_at IS NULL THEN task_event_date(p.id, p.expires_at) ELSE p.scan_at END,
-                held_due_at = CASE WHEN p.held_due_at IS NOT NULL THEN task_event_date(p.id, p.expires_at) END
-            WHERE p.id = each.id;
-        END IF;
+        date := task_event_date(each.id, each.expires_at);
+        UPDATE task_pending p
+        SET due_at = CASE WHEN p.held_due_at IS NULL THEN date ELSE p.due_at END,
+            scan_at = CASE WHEN p.held_due_at IS NULL THEN date ELSE p.scan_at END,
+            held_due_at = CASE WHEN p.held_due_at IS NOT NULL THEN date END
+        WHERE p.id = each.id AND date > each.own_date;
     END LOOP;
+END $$;
+
+-- Puts off those of these tasks that do not run: they wait for so many needs, or for their time-outs if that is 0.
+CREATE FUNCTION task_put_off(tasks bigint[], numbers integer[]) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    -- A date that is that of a time-out is not the task's own.
+    UPDATE task_pending p
+    SET waits_for = numbers[array_position(tasks, p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
+        held_due_at = coalesce((
+            SELECT max(w.not_before) FROM task_event_wait w
+            WHERE w.task_id = p.id AND coalesce(p.held_due_at, p.due_at) = task_event_date(p.id, p.expires_at)), p.held_due_at, p.due_at),
+        due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
+        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
+        parked = NULL, parked_kind = NULL, parked_for = NULL
+    WHERE p.id = ANY(tasks) AND p.state <> 'RUNNING' AND p.waits_for IS NULL AND numbers[array_position(tasks, p.id)] > 0;
+    PERFORM task_event_begin(tasks, statement_timestamp());
 END $$;
 
 -- Sends an event, in the transaction of the caller. False: it was sent before, and that one counts.

@@ -14,6 +14,7 @@ CREATE TABLE task_flow_step (  -- The steps of flows. They go with their group.
             -- EXPIRED) or unneeded (it can never start). Null: it has not.
     result   jsonb,  -- A copy of its task's result, which stays when the completed pool is pruned.
     ended_at timestamptz,  -- When it ended.
+    undo     jsonb,  -- The row of task_pending, without a payload, of the task that undoes it. Null: there is none.
     PRIMARY KEY (flow_id, step)
 ) WITH (fillfactor = 70);
 
@@ -28,19 +29,22 @@ CREATE INDEX task_flow_need_needs ON task_flow_need (flow_id, needs);
 
 -- Enters the steps of a flow, tasks that were created in this transaction, and puts off those with needs until these are met.
 CREATE FUNCTION task_flow_enter(
-    flow bigint, steps text[], tasks bigint[], names text[], delays interval[], waiting text[], needs text[], after text[]
+    flow bigint, steps text[], tasks bigint[], names text[], delays interval[], undoes text[], waiting text[], needs text[], after text[]
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay)
-    SELECT flow, s.* FROM unnest(steps, tasks, names, delays) AS s(step, task_id, task_name, delay);
+    INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay, undo)
+    SELECT flow, s.step, s.task_id, s.task_name, s.delay, s.undo::jsonb
+    FROM unnest(steps, tasks, names, delays, undoes) AS s(step, task_id, task_name, delay, undo);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);
-    PERFORM task_flow_put_off(flow, steps);
+    PERFORM task_flow_put_off(flow, waiting || ARRAY(
+        SELECT t.step FROM unnest(steps, tasks) AS t(step, task_id)
+        WHERE (SELECT true FROM task_event_wait w WHERE w.task_id = t.task_id LIMIT 1)));
 END $$;
 DO $$ BEGIN
-    EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
+    EXECUTE format('ALTER FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[]) SET search_path TO %I, pg_temp', current_schema);
 END $$;
-REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION task_flow_enter(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[]) FROM PUBLIC;
 
 -- Puts off those of these steps that have not ended, do not run and have open needs. A need is open until its step has ended; one of a success stays
 -- so after a failure, which can be mended. One that can never be met is not: who requeues a step that was skipped, or cancelled, wants it to run.
@@ -65,19 +69,7 @@ BEGIN
         GROUP BY n.step) AS n
     CROSS JOIN LATERAL (
         SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = flow AND s.step = n.step AND s.ended IS NULL OFFSET 0) AS s;
-    -- A date that is that of a time-out is not the task's own.
-    UPDATE task_pending p
-    SET waits_for = numbers[array_position(ids, p.id)] * CASE WHEN p.held_due_at IS NULL THEN 1 ELSE -1 END,
-        held_due_at = coalesce((
-            SELECT max(w.not_before) FROM task_event_wait w
-            WHERE w.task_id = p.id AND coalesce(p.held_due_at, p.due_at) = task_event_date(p.id, p.expires_at)), p.held_due_at, p.due_at),
-        due_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        scan_at = CASE WHEN p.expires_at IS NULL THEN timestamptz '9899-01-01Z' ELSE greatest(p.due_at, p.expires_at) END,
-        parked = NULL, parked_kind = NULL, parked_for = NULL
-    WHERE p.id = ANY(ids) AND p.batch_id = flow AND p.state <> 'RUNNING' AND p.waits_for IS NULL AND numbers[array_position(ids, p.id)] > 0;
-    UPDATE task_event_wait w SET until = NULL, not_before = NULL
-    WHERE w.task_id = ANY(ids) AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
-    PERFORM task_event_begin(ids, statement_timestamp());
+    PERFORM task_put_off(ids, numbers);
 END $$;
 
 -- Counts needs of tasks that are met, each as often as ``numbers`` says, and releases those that have no other. Yields released tasks, with the
@@ -106,6 +98,55 @@ BEGIN
     END IF;
 END $$;
 
+-- Puts off a task that its run put back until its needs are met; if none is open, it stays due. The statement that moves its row to PENDING calls this.
+CREATE FUNCTION task_put_back(of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    of_step task_flow_step;
+    keys text[];
+    locked integer;
+BEGIN
+    SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task;
+    IF FOUND THEN
+        PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
+        UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
+        RETURN;
+    END IF;
+    -- No flow is locked here. Who sends an event of it now may have met it as it ran: so it runs again, and waits for who sends.
+    keys := ARRAY(SELECT w.key FROM task_event_wait w WHERE w.task_id = of_task);
+    PERFORM FROM task_event e WHERE e.key = ANY(keys) ORDER BY e.key FOR SHARE SKIP LOCKED;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked = cardinality(keys) THEN
+        PERFORM task_put_off(ARRAY[of_task], ARRAY[(
+            SELECT count(*) FROM task_event_wait w
+            WHERE w.task_id = of_task AND w.timeout IS NULL AND (SELECT e.sent_at FROM task_event e WHERE e.key = w.key) IS NULL)::integer]);
+    END IF;
+END $$;
+
+-- Adds the step that undoes a flow, once; it creates a step for each that has succeeded and can be undone. From now on a failure gives up nothing: it
+-- stands until it is mended. Yields the new task, as the next function does.
+CREATE FUNCTION task_flow_undo(of_flow bigint, at timestamptz)
+RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    of_queue text;
+    of_key text;
+    of_task bigint;
+BEGIN
+    UPDATE task_group g SET when_failed = 'wait' WHERE g.id = of_flow;
+    SELECT s.undo -> 'row' -> 'terms' ->> 'queue', s.undo -> 'row' ->> 'biz_key' INTO of_queue, of_key FROM task_flow_step s
+    WHERE s.flow_id = of_flow AND s.undo IS NOT NULL ORDER BY s.task_id + 0 LIMIT 1;
+    IF of_queue IS NULL OR EXISTS (SELECT FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = 'undo') THEN
+        RETURN;
+    END IF;
+    INSERT INTO task_pending (name, queue, biz_key, batch_id, due_at, scan_at, created_at)
+    VALUES ('tasks_app.undo', of_queue, of_key, of_flow, at, at, at) RETURNING task_pending.id INTO of_task;
+    INSERT INTO task_flow_step (flow_id, step, task_id, task_name) VALUES (of_flow, 'undo', of_task, 'tasks_app.undo');
+    INSERT INTO task_group_ids (group_id, no, ids)
+    SELECT of_flow, coalesce(max(i.no) + 1, 0), ARRAY[of_task] FROM task_group_ids i WHERE i.group_id = of_flow;
+    UPDATE task_group g SET total = g.total + 1 WHERE g.id = of_flow;
+    RETURN QUERY SELECT of_task, of_queue, 0::float8;
+END $$;
+
 -- Records the end of a step and releases what waited for it. Yields released tasks that are due, with the seconds until they are.
 CREATE FUNCTION task_flow_step_ended(of_task bigint, its_state text, its_result jsonb, at timestamptz)
 RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -114,6 +155,7 @@ DECLARE
     of_flow bigint;
     how text := CASE WHEN its_state IN ('SUCCEEDED', 'SKIPPED') THEN 'success' ELSE 'failure' END;
     ended_steps text[];
+    on_failure text;
     others text[] := '{}';  -- Those that a failure cancels.
     hopeless text[];
     ids bigint[];
@@ -126,7 +168,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF how = 'failure' AND (SELECT g.when_failed = 'cancel' FROM task_group g WHERE g.id = of_flow) THEN
+    SELECT g.when_failed INTO on_failure FROM task_group g WHERE g.id = of_flow;
+    IF how = 'failure' AND on_failure IN ('cancel', 'undo') THEN
         others := ARRAY(
             SELECT s.step FROM task_flow_step s
             WHERE s.flow_id = of_flow AND s.ended IS NULL
@@ -138,6 +181,9 @@ BEGIN
             WHERE r.state = 'RUNNING' AND r.batch_id = of_flow
               AND r.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = ANY(others)))
             FOR NO KEY UPDATE SKIP LOCKED));
+    END IF;
+    IF how = 'failure' AND on_failure = 'undo' THEN
+        RETURN QUERY SELECT * FROM task_flow_undo(of_flow, at);
     END IF;
     LOOP
         -- Needs that are met now.
@@ -181,7 +227,6 @@ BEGIN
         RETURN;
     END IF;
     UPDATE task_flow_step s SET ended = NULL, result = NULL, ended_at = NULL WHERE s.task_id = of_task;
-    UPDATE task_event_wait w SET until = NULL, not_before = NULL WHERE w.task_id = of_task;
     followers := ARRAY(
         SELECT n.step FROM task_flow_need n
         WHERE n.flow_id = ended.flow_id AND n.needs = ended.step AND NOT (ended.ended = 'failure' AND n.after = 'success'));
@@ -189,4 +234,8 @@ BEGIN
     WHERE p.id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
       AND p.waits_for IS NOT NULL;
     PERFORM task_flow_put_off(ended.flow_id, followers || ended.step);
+    -- Those that wait for it again have their time-outs before them again.
+    UPDATE task_event_wait w SET until = NULL, not_before = NULL
+    WHERE w.task_id = ANY(ARRAY(SELECT s.task_id FROM task_flow_step s WHERE s.flow_id = ended.flow_id AND s.step = ANY(followers)))
+      AND w.until IS NOT NULL AND (SELECT p.waits_for FROM task_pending p WHERE p.id = w.task_id) IS NOT NULL;
 END $$;

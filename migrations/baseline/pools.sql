@@ -265,6 +265,14 @@ CREATE TABLE task_progress (  -- What runs keep with ctx.commit(), committed tog
     at         timestamptz NOT NULL DEFAULT statement_timestamp()  -- When it was committed last.
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 
+CREATE TABLE task_step (  -- Results of parts of a handler that ctx.step keeps, and the beginnings of its sleeps.
+    task_id bigint      NOT NULL REFERENCES task_progress(task_id) ON DELETE CASCADE,  -- The task; with name the primary key.
+    name    text        NOT NULL CHECK (length(name) BETWEEN 1 AND 100),  -- Unique in the task.
+    result  jsonb       NOT NULL,  -- What the function returned, perhaps encrypted; of ctx.sleep, its seconds.
+    at      timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When it was committed.
+    PRIMARY KEY (task_id, name)
+);
+
 CREATE TABLE task_log (  -- One row for each attempt whose handler wrote log lines, if they are kept. Deleting rows loses lines, nothing else.
     task_id bigint      NOT NULL,  -- The task.
     attempt integer     NOT NULL,  -- Which of its claims.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -23,15 +24,17 @@ from tasks_app.actions.action import (
 )
 from tasks_app.batch.control import abandon_job, get_job, restart_job, stop_job
 from tasks_app.domain.config.field_types import Span
-from tasks_app.domain.errors import NotThereError
+from tasks_app.domain.errors import InvalidTaskError, NotThereError
 from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool import task_groups as group_rows
 from tasks_app.pool.flows import get_flow
+from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.pool.tasks.requeue import Requeued
 from tasks_app.runtime.api import amend_waiting as amend
 from tasks_app.runtime.api.errors import mark_error_known, mark_error_unknown
+from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
@@ -245,6 +248,34 @@ def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> A
     if get_flow(connection, flow_id) is None:
         raise NotThereError(f"There is no flow {flow_id}. Run: tasks-app flows list")
     return cancel_members.run(connection, flow_id, given, by)
+
+
+@dataclass(frozen=True, slots=True)
+class EventToSend(Why):
+    """What is sent, and by whom."""
+
+    payload: Annotated[str, Field(max_length=65_536)] = param(
+        "--payload", "A JSON object for the tasks that wait.", "{}", label="Payload", metavar="JSON"
+    )
+    sender: Short = param("--by", "Who decided. You, unless given.", "", metavar="NAME")
+
+
+_SEND = {"command": "events send", "takes": EventToSend, "page": lambda _: "/flows"}
+
+
+@action(Role.OPERATOR, "Send", "/events/{key:path}/send", **_SEND)
+def send(connection: Connection, key: str, given: EventToSend, by: str) -> ActionResult:
+    """Send an event. Tasks that wait for it go on; the first one with a key counts."""
+    try:
+        payload = json.loads(given.payload)
+    except ValueError as error:
+        allowed = 'a JSON object, such as {"approved": true}'
+        raise InvalidTaskError("payload", f"is no JSON ({error})", allowed) from None
+    if not send_event(connection, key, payload, by=given.sender or by, why=given.why):
+        return ActionResult("Nothing was changed: it was sent before.", changed=False)
+    reason = {"why": given.why} if given.why else {}
+    note(connection, "send event", {"event": key, **reason}, who=by, number=1)
+    return ActionResult("It is sent.", {"key": key, "sent": True})
 
 
 def _batch_action(label: str, word: str, **more: Any) -> Callable[[Run], Action]:

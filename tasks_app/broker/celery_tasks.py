@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ from tasks_app.domain.tasks.call_payload import CALL, Call
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Fixed
+from tasks_app.pool.flows import NeededStep
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -89,6 +90,9 @@ class CeleryRun:
         from celery.app.trace import build_tracer  # noqa: PLC0415  producers need none of it
 
         run = PoolRun(context)
+        if call.first is not None:
+            first = _first(call.first, context.needs())
+            call = Call(args=[first, *call.args], kwargs=call.kwargs)
         request = self._request(run)
         with _current(self._task.app):
             trace = build_tracer(
@@ -145,7 +149,9 @@ class CeleryRun:
     def _retry(self, run: PoolRun, call: Call, error: BaseException | None) -> Retry:
         signature = run.retries[-1]
         given = {"args": list(signature.args), "kwargs": dict(signature.kwargs)}
-        unchanged = _as_json(given, "payload") == _as_json(call.model_dump(), "payload")
+        unchanged = _as_json(given, "payload") == _as_json(
+            call.model_dump(exclude={"first"}), "payload"
+        )
         when = signature.options.get("eta") or signature.options.get("countdown")
         return Retry(
             str(error) if isinstance(error, CeleryRetry) else "",
@@ -163,6 +169,20 @@ class CeleryRun:
         else:
             wait = timedelta(seconds=self._task.default_retry_delay if when is None else when)
         return max(timedelta(0), wait)
+
+
+def _first(first: Any, needed: Mapping[str, NeededStep]) -> Any:
+    """Return what a canvas puts before the arguments."""
+    match first:
+        case str() if first in needed:
+            return needed[first].result
+        case list():
+            return [_first(each, needed) for each in first]
+        case {"task_id": step} if step in needed:
+            return str(needed[step].task_id)
+    raise Fail(
+        f"It needs no {first!r:.100}. A flow that was over for long is forgotten, with its results."
+    )
 
 
 def _as_json(value: Any, path: str) -> Any:

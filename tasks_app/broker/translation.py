@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery, Task
 from celery.canvas import Signature
@@ -18,11 +18,20 @@ from tasks_app.broker.internals import PYDANTIC
 from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.call_payload import CALL
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.registry import HANDLERS
 
-_CANVAS = "celery."  # Celery's own tasks: chain, group, chord, map, starmap, chunks
-SINGLE_TASKS = "single tasks, or a flow of them"
+CANVAS = {"celery.chain": "chain", "celery.group": "group", "celery.chord": "chord"}
+_OF_CELERY = "celery."  # its own tasks, also map, starmap and chunks
+_SINGLE_TASKS = "a single task; only create_task takes a canvas, without then= or on_failure="
+
+
+class Partial(NamedTuple):
+    """A signature in a canvas, and what comes before its arguments: see ``Call``."""
+
+    signature: Signature
+    first: Any
 
 
 def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
@@ -34,6 +43,8 @@ def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
     task = new.task
     if isinstance(task, Signature):
         return _signature(new, task)
+    if isinstance(task, Partial):
+        return _signature(new, task.signature, task.first)
     if isinstance(task, Task):
         return _call(new, task)
     if isinstance(task, ResultBase):
@@ -45,28 +56,43 @@ def translate(new: NewTask) -> tuple[NewTask, HandlerSpec | None] | None:
     return None
 
 
-def _signature(new: NewTask, signature: Signature) -> tuple[NewTask, HandlerSpec | None]:
-    if signature.task.startswith(_CANVAS):
-        problem = f"is a {signature.task.removeprefix(_CANVAS)}, which only messages carry"
-        raise InvalidTaskError("task", problem, SINGLE_TASKS)
+def _signature(
+    new: NewTask, signature: Signature, first: Any = None
+) -> tuple[NewTask, HandlerSpec | None]:
+    if signature.task in CANVAS:
+        raise InvalidTaskError("task", f"is a {CANVAS[signature.task]}", _SINGLE_TASKS)
+    if signature.task.startswith(_OF_CELERY):
+        problem = f"is a {signature.task.removeprefix(_OF_CELERY)}, which only messages carry"
+        raise InvalidTaskError("task", problem, "a task for each item")
     if new.args is not None or new.kwargs is not None:
         raise InvalidTaskError("args", "is given together with a signature", "one of the two")
     options: Any = {**options_of(signature.app, signature.options), **_without_none(new.options)}
     called = replace(new, args=signature.args, kwargs=signature.kwargs, options=options)
     try:
-        return _call(called, signature.type)
+        return _call(called, signature.type, first)
     except NotRegistered:  # its code is elsewhere, as with send_task
-        return replace(called, task=signature.task), HANDLERS.get(signature.task)
+        spec = HANDLERS.get(signature.task)
+        return _with_first(replace(called, task=signature.task), spec, first), spec
 
 
-def _call(new: NewTask, task: Task) -> tuple[NewTask, HandlerSpec]:
+def _call(new: NewTask, task: Task, first: Any = None) -> tuple[NewTask, HandlerSpec]:
     if new.payload is not None:
         raise InvalidTaskError("payload", "is given to a Celery task", "args= and kwargs=")
     check_call(new)
-    args, kwargs = _arguments(task, tuple(new.args or ()), dict(new.kwargs or {}))
+    before = () if first is None else (None,)  # in place of what comes when it runs
+    args, kwargs = _arguments(task, (*before, *(new.args or ())), dict(new.kwargs or {}))
     own = options_of(task.app, {"expires": task.expires, "priority": task.priority})
     options: Any = {**own, **_without_none(new.options)}
-    return replace(new, task=task.name, args=args, kwargs=kwargs, options=options), spec_of(task)
+    called = replace(new, task=task.name, args=args[len(before) :], kwargs=kwargs, options=options)
+    spec = spec_of(task)
+    return _with_first(called, spec, first), spec
+
+
+def _with_first(new: NewTask, spec: HandlerSpec | None, first: Any) -> NewTask:
+    if first is None or (spec is not None and spec.payload_type is not CALL):
+        return new  # a handler of ours is refused, as it is with arguments
+    payload = {"args": list(new.args or ()), "kwargs": dict(new.kwargs or {}), "first": first}
+    return replace(new, payload=payload, args=None, kwargs=None)
 
 
 def _arguments(
@@ -151,7 +177,7 @@ def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
 def _refusal(name: str) -> tuple[str, str]:
     match name:
         case "link" | "link_error" | "chain" | "chord" | "group_id" | "group_index":
-            return "belongs to callbacks, chains, groups or chords", SINGLE_TASKS
+            return "belongs to callbacks, chains, groups or chords", _SINGLE_TASKS
         case "task_id":
             return "is given", "none: the database gives the ids"
         case "exchange" | "routing_key":

@@ -1,4 +1,4 @@
-"""``groups``, ``flows`` and ``locks``: tasks that wait for one another."""
+"""``groups``, ``flows``, ``events`` and ``locks``: what tasks wait for."""
 
 from __future__ import annotations
 
@@ -13,23 +13,32 @@ import click
 from tasks_app.actions import queues as queue_actions
 from tasks_app.actions import tasks as task_actions
 from tasks_app.cli import output
-from tasks_app.cli.commands import add_commands, options
-from tasks_app.cli.database import transaction
+from tasks_app.cli.commands import add_commands, json_object, options
+from tasks_app.cli.database import caller, load_modules, transaction
+from tasks_app.domain.durations import count
+from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
+    FlowStep,
     StepEnd,
-    need_in_words,
+    items_in_words,
     step_in_words,
+    waits_in_words,
 )
 from tasks_app.domain.groups import Ended, GroupProgress
+from tasks_app.domain.rerun import steps_from
+from tasks_app.domain.undo import steps_to_undo
+from tasks_app.pool import events as event_rows
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
 from tasks_app.pool.locks import holders as rows
 from tasks_app.pool.locks.holders import Contention, Held, Wait
 from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.flows import rerun_flow
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
+from tasks_app.runtime.api.undo import undo_flow
 from tasks_app.runtime.encryption.values import masks, shown
 
 SHOWN = 20
@@ -168,7 +177,7 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
             step.name,
             step_in_words(step, now),
             str(step.task_id),
-            ", ".join(map(need_in_words, step.open_needs)),
+            ", ".join(_waited_for(step, now)),
             output.format_instant(step.ended_at, now),
         )
         for step in steps
@@ -177,12 +186,99 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
     output.print_rows(columns, lines, errors, remark="error", cut=("step", "waits for"))
     bad = [step.task_id for step in steps if step.end is StepEnd.FAILURE]
     if bad and found.state is not FlowState.SUCCEEDED:
-        output.print_text(
-            f"To go on, fix the cause, then: tasks-app requeue {output.shown_ids(bad)}"
-        )
+        more = len(bad) < found.failed
+        which = f"--group {found.id} --state FAILED" if more else output.shown_ids(bad)
+        output.print_text(f"To go on, fix the cause, then: tasks-app requeue {which}")
+
+
+def _waited_for(step: FlowStep, now: datetime) -> list[str]:
+    waits = step.items is not None and step.items.left and step.end is None
+    items = [items_in_words(step.items)] if waits and step.items else []
+    return [*waits_in_words(step, now), *items]
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--from", "step", metavar="STEP", required=True, help="The step to run again.")
+@click.option("--payload", metavar="JSON", help="Its payload from now on. Default: its own.")
+@click.option("--dry-run", is_flag=True, help="Only show which steps would run; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def rerun(
+    flow_id: int, step: str, payload: str | None, *, dry_run: bool, why: str, json_: bool
+) -> None:
+    """Run a step again, and all that hang on it.
+
+    The other steps keep their results. Effects of the steps are repeated, not taken back. A new
+    payload must fit the handler's model, so TASKS_APP_IMPORTS must name it.
+    """
+    given = None if payload is None else json_object(payload)
+    if given is not None:
+        load_modules()
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            again = [each.name for each in steps_from(found, step)]
+        else:
+            again = rerun_flow(connection, flow_id, step, given, by=caller(), why=why)
+    told = f"{count(len(again), 'step')} {'would' if dry_run else 'will'} run again"
+    told = f"{told}: {', '.join(again)}.{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": again, "changed": not dry_run}, json_=json_)
+
+
+@flows.command()
+@click.argument("flow_id", type=int)
+@click.option("--dry-run", is_flag=True, help="Only show what would be undone; change nothing.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@output.json_option
+def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
+    """Cancel what has not ended, and undo what has succeeded.
+
+    Those that needed a step are undone before it, by its undo=. Steps without one stay as they are.
+    """
+    with transaction() as connection:
+        if dry_run:
+            found = flow_rows.get_flow(connection, flow_id)
+            if found is None:
+                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
+            steps = [each.name for each in steps_to_undo(found)]
+        else:
+            steps = undo_flow(connection, flow_id, by=caller(), why=why)
+    told = f"{count(len(steps), 'step')} {'would' if dry_run else 'will'} be undone"
+    told = f"{told}{': ' if steps else ''}{', '.join(steps)}."
+    told = f"{told}{' Nothing was changed.' if dry_run else ''}"
+    output.print_answer(told, {"steps": steps, "changed": not dry_run}, json_=json_)
 
 
 add_commands(flows, task_actions)
+
+
+@click.group()
+def events() -> None:
+    """Send events, approvals for example, that tasks wait for."""
+
+
+@events.command("list")
+@output.most_option(20)
+@click.option("--waiting", is_flag=True, help="Only those that tasks wait for.")
+@output.json_option
+def list_events(most: int, *, waiting: bool, json_: bool) -> None:
+    """List events that tasks wait for, the longest wait first; then those that were sent."""
+    with transaction() as connection:
+        found = event_rows.find(connection, most, waiting=waiting)
+        now = database_now(connection)
+    columns = ("key", "waiting", "since", "sent", "by", "why")
+    output.print_list(found, columns, partial(_event_line, now), json_=json_)
+
+
+def _event_line(now: datetime, e: StoredEvent) -> tuple[Any, ...]:
+    since, sent = (output.format_instant(at, now) for at in (e.since, e.sent_at))
+    return e.key, e.waiting or None, since, sent, e.by, e.why
+
+
+add_commands(events, task_actions)
 
 
 listed = options(

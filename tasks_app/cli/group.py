@@ -51,6 +51,7 @@ SECTIONS = {
         "rest": "task_actions:rest",
         "groups": "coordination:groups",
         "flows": "coordination:flows",
+        "events": "coordination:events",
         "export": "task_moves:export",
         "import": "task_moves:import_",
         "cancel-moved": "task_moves:cancel_moved_",

@@ -127,7 +127,7 @@ def _line(task: Task, now: datetime) -> list[str]:
     elif task.held:
         when = "held"
     elif task.waits_for:
-        when = f"waits for {count(task.waits_for, 'step')}"
+        when = f"waits for {count(task.waits_for, 'need')}"
     elif task.state is State.PENDING and not task.enabled:
         when = "disabled"
     elif task.state is State.PENDING:
@@ -171,6 +171,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
         groups = groups_of(connection, task_id, exists=task is not None)
         if task is None:
             refuse_unknown(connection, task_id, groups.callback_of)
+        steps = run_records.step_names(connection, task.id)
         if progress := run_records.read_checkpoint(connection, task.id):
             kept = progress._replace(checkpoint=masks().value(task.name, progress.checkpoint))
     if decrypt:
@@ -184,13 +185,11 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
     why = why_last_attempt(task, last) if task.state is State.FAILED else None
     if json_:
         found = None if kept is None else kept._asdict()
-        of = groups._asdict()
-        output.print_json(
-            {"task": task, "attempts": attempts, "progress": found, "why_last": why, **of}
-        )
+        shown = {"task": task, "attempts": attempts, "progress": found, "steps": steps}
+        output.print_json(shown | {"why_last": why} | groups._asdict())
         return
     shown = {field.name: getattr(task, field.name) for field in fields(task)}
-    waits_for = task.waits_for and f"{count(task.waits_for, 'step')} of flow {task.group_id}"
+    waits_for = task.waits_for and count(task.waits_for, "need")
     output.print_fields({**shown, "held": task.held or None, "waits_for": waits_for}.items())
     output.print_fields([("not tried again", why)])
     output.print_fields(
@@ -199,7 +198,10 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
     if kept is not None:
         done = None if kept.fraction is None else f"{kept.fraction:.0%} {kept.note or ''}".strip()
         output.print_fields(
-            [("progress", done), ("checkpoint", kept.checkpoint), ("committed_at", kept.at)]
+            [
+                *[("progress", done), ("checkpoint", kept.checkpoint)],
+                *[("steps", ", ".join(steps) or None), ("committed_at", kept.at)],
+            ]
         )
     for attempt in attempts:
         click.echo(

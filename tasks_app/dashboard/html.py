@@ -23,7 +23,7 @@ from tasks_app.dashboard.graph import Graph, GraphNode, layout
 from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.flows import After
+from tasks_app.domain.flows import After, is_item, items_in_words
 from tasks_app.monitor.pages.batches import BatchPage
 from tasks_app.monitor.pages.flows import FlowPage
 from tasks_app.monitor.pages.overview import Hit
@@ -219,6 +219,7 @@ _LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its en
 
 
 def flow_graph(page: FlowPage, root: str) -> Graph | None:
+    """Return the graph of its steps; items of maps are in the box of their map."""
     return layout(
         [
             GraphNode(
@@ -228,6 +229,7 @@ def flow_graph(page: FlowPage, root: str) -> Graph | None:
                 {need.step: _LABELS[need.after] for need in line.step.needs},
             )
             for line in page.steps
+            if not is_item(line.step.name)
         ]
     )
 
@@ -274,6 +276,7 @@ _TEMPLATES.globals.update(
     place_of=place_of,
     fixed_at=_FIXED_AT,
     flow_graph=flow_graph,
+    items_in_words=items_in_words,
     batch_graph=batch_graph,
     offered=offered,
 )

@@ -53,7 +53,7 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:
         if task.waits_for and not task.held:
-            return f"waits for {count(task.waits_for, 'step')}"
+            return f"waits for {count(task.waits_for, 'need')}"
         return "held" if task.held else task.due_at
 
     @admin.display(description="error")

@@ -147,6 +147,14 @@ class DjangoTransaction:
     def connection(self) -> Connection:
         return self._plain.connection
 
+    def read(self, find: Callable[[Connection], Any]) -> Any:
+        """Read on the connection of ``plain``, which is not used by that."""
+        used = self._plain.active
+        found = self._plain.read(find)
+        if not used:
+            self._plain.session.rollback()
+        return found
+
     def write(self, query: str, parameters: Any) -> None:
         self._writes.append(write_of(query, parameters))
 

@@ -17,8 +17,8 @@ from tasks_app.domain.large_values import store
 from tasks_app.domain.tasks import masks
 from tasks_app.domain.tasks import options as checks
 from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
-from tasks_app.domain.tasks.payload import Payload, encode_object, encode_plain
-from tasks_app.domain.tasks.payload_type import own_type
+from tasks_app.domain.tasks.payload import Payload, encode, encode_object, encode_plain
+from tasks_app.domain.tasks.payload_type import WRAPPED, own_type
 from tasks_app.domain.tasks.records import (
     KEYS,
     KeyRule,
@@ -114,11 +114,37 @@ def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow
         text = encode_object(payload, "payload", limit)
     else:
         text = own.write(payload, limit, None)
+    _check_not_reserved(text)
+    return tuple.__new__(TaskRow, (text, *keys, terms))  # the class takes longer
+
+
+def _check_not_reserved(text: str) -> None:
     if text.startswith(_RESERVED_BEGINNINGS):
         check_no_token(text)
         store.check_no_reference(text)
         masks.check_not_erased(text)
-    return tuple.__new__(TaskRow, (text, *keys, terms))  # the class takes longer
+
+
+def item_row(new: NewTask, spec: HandlerSpec | None) -> TaskRow:
+    """Return the row that all items of a map share, without a payload; raises InvalidTaskError."""
+    keys, terms = _keys_and_terms(spec.name if spec else new.task, spec, new.options or {})
+    row = TaskRow._make(("{}", *keys, terms))
+    if row.unique_key is not None:
+        raise InvalidTaskError("options.unique_key", "is given", "none: the items would share it")
+    return row
+
+
+def item_payload(item: Any, limit: int, *, wraps: bool) -> str:
+    """Return an item as payload, unchecked: its handler's type checks it when the task runs.
+
+    ``wraps``: the type stores objects, too, as it stores what is none.
+    """
+    if item is None or (type(item) is dict and not wraps):
+        text = encode_object(item, "payload", limit)
+    else:
+        text = WRAPPED % encode(item, "payload", limit - len(WRAPPED))
+    _check_not_reserved(text)
+    return text
 
 
 def validate_plain(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:

@@ -101,6 +101,10 @@ SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "How late the latest s
 FLOWS = Metric(
     "tasks_app_flows", "Open flows: running; stalled, because a step failed.", ("state",)
 )
+EVENT_WAITS = Metric("tasks_app_event_waits", "Tasks that wait for an event.")
+OLDEST_EVENT_WAIT = Metric(
+    "tasks_app_oldest_event_wait_seconds", "How long ago the oldest of these waits began."
+)
 PAUSED = Metric(
     "tasks_app_queue_paused_seconds", "How long the queue has been paused; * is all queues.", _QUEUE
 )

@@ -26,7 +26,7 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.statistics import OTHER, CountedOutcome, merge_histograms
 from tasks_app.monitor import metric_catalogue as m
 from tasks_app.monitor.metric_catalogue import CONTENT_TYPE, Metric, Sample, histogram, render
-from tasks_app.pool import flows, metrics
+from tasks_app.pool import events, flows, metrics
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
@@ -239,6 +239,9 @@ def held_back(connection: Connection, _settings: Settings) -> Samples:
         yield Sample(m.SCHEDULES, getattr(schedules, state), (state,))
     for state, number in flows.count_open(connection).items():
         yield Sample(m.FLOWS, number, (state,))
+    waits = events.count_waits(connection)
+    yield Sample(m.EVENT_WAITS, waits.number)
+    yield Sample(m.OLDEST_EVENT_WAIT, waits.oldest.total_seconds() if waits.oldest else 0)
     yield Sample(m.MISSED, schedules.missed)
     yield Sample(m.SCHEDULE_LATE, schedules.late)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from tasks_app.pool.tables import (
     EVENT,
     EVENT_WAIT,
     FLOW_STEP,
+    LOCK_EVENTS,
     NOW,
     PENDING,
     SEND_EVENT,
@@ -24,6 +25,7 @@ from tasks_app.pool.tables import (
 )
 from tasks_app.pool.task_groups import GOOD
 
+_LOCK = text(f"SELECT {LOCK_EVENTS}(CAST(:keys AS text[]))")
 _ENTER = text(f"""
     SELECT {ENTER_EVENT_WAITS}(CAST(:tasks AS bigint[]), CAST(:keys AS text[]),
         CAST(:timeouts AS interval[]))""")
@@ -31,8 +33,13 @@ _SEND = text(f"""
     SELECT {SEND_EVENT}(:key, CAST(:payload AS jsonb), CAST(:by AS text), CAST(:why AS text))""")
 
 
+def lock(connection: Connection, keys: Collection[str]) -> None:
+    """Lock events for tasks that begin to wait for them: nobody sends one meanwhile."""
+    connection.execute(_LOCK, {"keys": list(keys)})
+
+
 def enter_waits(connection: Connection, waits: Sequence[tuple[int, EventNeed]]) -> None:
-    """Enter what tasks that were created in this transaction wait for; it locks the events."""
+    """Enter which events, locked ones, tasks wait for that were created in this transaction."""
     values = {
         "tasks": [task_id for task_id, _ in waits],
         "keys": [need.key for _, need in waits],
@@ -45,6 +52,34 @@ def send(connection: Connection, key: str, payload: str, by: str = "", why: str 
     """Send an event with its payload, JSON text; False: it was sent before."""
     values = {"key": key, "payload": payload, "by": by, "why": why}
     return bool(connection.execute(_SEND, values).scalar())
+
+
+class Awaited(NamedTuple):
+    """What a run finds that waits for an event."""
+
+    payload: Any  # None: it was not sent in time
+    is_open: bool  # it still waits
+
+
+_AWAIT = text(f"""
+    INSERT INTO {EVENT_WAIT} AS w (task_id, key, timeout, until, not_before)
+    VALUES (:id, :key, CAST(:timeout AS interval),
+        {NOW} + CAST(:timeout AS interval), {NOW})
+    ON CONFLICT (task_id, key) DO UPDATE SET timeout = excluded.timeout,
+        until = CASE WHEN excluded.timeout IS NOT NULL THEN coalesce(w.until, excluded.until) END,
+        not_before = coalesce(w.not_before, excluded.not_before)
+    RETURNING w.until IS NULL OR w.until > {NOW} AS is_open""")
+
+
+def await_one(
+    connection: Connection, task_id: int, need: EventNeed, *, now: Clock = None
+) -> Awaited:
+    """Let a running task wait for an event; its time-out begins with the first of such calls."""
+    lock(connection, [need.key])
+    values = {"id": task_id, "key": need.key, "timeout": need.timeout, "now": now}
+    is_open = connection.execute(_AWAIT, values).scalar_one()
+    payload = read_payloads(connection, task_id)[need.key]
+    return Awaited(payload, is_open and payload is None)
 
 
 # Events and tasks are found one by one: the plan of a join would depend on guessed sizes.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.events import AwaitedEvent, EventNeed
 from tasks_app.domain.flows import (
     After,
     FlowProgress,
     FlowState,
     FlowStep,
+    MapItems,
     Need,
     StepEnd,
     StepOfFlow,
@@ -30,15 +32,18 @@ from tasks_app.pool.tables import (
     ERROR,
     EVENT,
     EVENT_WAIT,
+    EXTEND,
     FLOW_NEED,
     FLOW_STEP,
     GROUP,
     GROUP_IDS,
     NOW,
     PENDING,
+    UNDO,
 )
 from tasks_app.pool.task_groups import PAGE
 
+_ITEM = "'%]'"  # names of items of maps
 _INSERT = text(f"""
     INSERT INTO {GROUP} (total, flow, flow_key, when_failed, created_at, counted_at)
     VALUES (:total, :flow, CAST(:key AS text), :when_failed, {NOW}, {NOW})
@@ -50,8 +55,37 @@ _ENTER_IDS = text(f"""
     INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))""")
 _ENTER = text(f"""
     SELECT {ENTER_STEPS}(:id, CAST(:steps AS text[]), CAST(:tasks AS bigint[]),
-        CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:waiting AS text[]),
-        CAST(:needs AS text[]), CAST(:after AS text[]))""")
+        CAST(:names AS text[]), CAST(:delays AS interval[]), CAST(:undoes AS text[]),
+        CAST(:waiting AS text[]), CAST(:needs AS text[]), CAST(:after AS text[]))""")
+# Who only creates tasks may not lock a row of a group itself.
+_LOCK = text(f"SELECT {EXTEND}(:id, CAST(:no_one AS bigint[]))")
+_LOCK_TO_REOPEN = text(f"SELECT true FROM {GROUP} g WHERE g.id = :id FOR NO KEY UPDATE")
+_TO_EXTEND = text(f"""
+    SELECT n.number, s.step, s.ended
+    FROM {GROUP} g
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM {FLOW_STEP} u
+        WHERE u.flow_id = g.id AND u.step NOT LIKE {_ITEM}) AS n
+    LEFT JOIN LATERAL (
+        SELECT s.step, s.ended FROM {FLOW_STEP} s
+        WHERE s.flow_id = g.id AND s.step = ANY(CAST(:steps AS text[])) OFFSET 0) AS s ON true
+    WHERE g.id = :id AND g.flow IS NOT NULL""")
+_ADD_IDS = text(f"SELECT {EXTEND}(:id, CAST(:ids AS bigint[]))")
+_ADD_IDS_TO_REOPEN = text(f"""
+    WITH grown AS (
+        UPDATE {GROUP} g SET total = g.total + cardinality(CAST(:ids AS bigint[]))
+        WHERE g.id = :id RETURNING g.id)
+    INSERT INTO {GROUP_IDS} (group_id, no, ids)
+    SELECT g.id, (SELECT coalesce(max(i.no) + 1, 0) FROM {GROUP_IDS} i WHERE i.group_id = g.id),
+        CAST(:ids AS bigint[])
+    FROM grown g""")
+
+_ADD_NEEDS = text(f"""
+    INSERT INTO {FLOW_NEED} (flow_id, step, needs, after)
+    SELECT s.flow_id, s.step, n.needs, n.after
+    FROM (SELECT * FROM {FLOW_STEP} WHERE task_id = :id) AS s
+    CROSS JOIN unnest(CAST(:needs AS text[]), CAST(:after AS text[])) AS n(needs, after)
+    ON CONFLICT DO NOTHING""")
 
 
 def insert_flow(
@@ -68,41 +102,105 @@ def insert_flow(
             return there, False
 
 
+def lock_flow(
+    connection: Connection, flow_id: int, steps: Collection[str], *, reopens: bool = False
+) -> FlowToExtend:
+    """Lock a flow that is to get more steps; ``steps``: those whose ends are asked for.
+
+    Raises:
+        TasksError: it is unknown, or over and not to be reopened.
+    """
+    values = {"id": flow_id, "steps": list(steps), "no_one": []}
+    locked = connection.execute(_LOCK_TO_REOPEN if reopens else _LOCK, values).scalar()
+    rows = connection.execute(_TO_EXTEND, values).all() if locked else []
+    if not rows:
+        raise TasksError(
+            f"Flow {flow_id} is over or unknown, so it takes no steps. "
+            "Add steps while a step of the flow still waits or runs."
+        )
+    ends = {
+        row.step: None if row.ended is None else StepEnd(row.ended)
+        for row in rows
+        if row.step is not None
+    }
+    return FlowToExtend(rows[0].number, ends)
+
+
+def add_needs(connection: Connection, task_id: int, needs: Collection[Need]) -> None:
+    """Enter needs of a running step, on steps of its flow; commit with its fence asked.
+
+    They are counted when its run ends with :class:`WaitForNeeds`.
+    """
+    values = {"id": task_id, "needs": [n.step for n in needs], "after": [n.after for n in needs]}
+    connection.execute(_ADD_NEEDS, values)
+
+
+class FlowToExtend(NamedTuple):
+    steps: int  # how many it has, items of maps aside
+    ends: Mapping[str, StepEnd | None]
+
+
 class NewStep(NamedTuple):
     task: str  # its name
-    delay: timedelta | None  # from when its needs are met
+    delay: timedelta | None  # from when its needs are met; None: none of them is open
     needs: Mapping[str, After]
     events: Mapping[str, timedelta | None]  # time-outs, by key
+    undo: str | None = None  # JSON: the row of what undoes it, and whether it wraps its payload
 
 
 def enter_steps(
     connection: Connection, flow_id: int, steps: Mapping[str, NewStep], ids: Sequence[int]
 ) -> None:
     """Enter the steps, whose tasks were created in this transaction, in their order."""
-    tasks = list(map(int, ids))
+    pages = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(_pages(ids))]
+    if pages:
+        connection.execute(_ENTER_IDS, pages)
+        _enter(connection, flow_id, steps, ids)
+
+
+def add_steps(
+    connection: Connection,
+    flow_id: int,
+    steps: Mapping[str, NewStep],
+    ids: Sequence[int],
+    *,
+    reopens: bool = False,
+) -> None:
+    """Enter more steps of a flow that :func:`lock_flow` has locked."""
+    pages = [{"id": flow_id, "ids": page} for page in _pages(ids)]
+    if pages:
+        for page in pages:  # an array of pages would need another statement
+            connection.execute(_ADD_IDS_TO_REOPEN if reopens else _ADD_IDS, page)
+        _enter(connection, flow_id, steps, ids)
+
+
+def _pages(ids: Sequence[int]) -> list[list[int]]:
+    return [list(map(int, ids[i : i + PAGE])) for i in range(0, len(ids), PAGE)]
+
+
+def _enter(
+    connection: Connection, flow_id: int, steps: Mapping[str, NewStep], ids: Sequence[int]
+) -> None:
     needs = [(name, *need) for name, step in steps.items() for need in step.needs.items()]
     values = {
         "id": flow_id,
         "steps": list(steps),
-        "tasks": tasks,
+        "tasks": list(map(int, ids)),
         "names": [step.task for step in steps.values()],
         "delays": [step.delay for step in steps.values()],
+        "undoes": [step.undo for step in steps.values()],
         "waiting": [step for step, _, _ in needs],
         "needs": [need for _, need, _ in needs],
         "after": [after.value for _, _, after in needs],
     }
-    pages = [tasks[i : i + PAGE] for i in range(0, len(tasks), PAGE)]
-    if pages:
-        rows = [{"id": flow_id, "no": no, "ids": page} for no, page in enumerate(pages)]
-        connection.execute(_ENTER_IDS, rows)
-        waits = [
-            (task_id, EventNeed(*need))
-            for task_id, step in zip(tasks, steps.values(), strict=True)
-            for need in step.events.items()
-        ]
-        if waits:
-            events.enter_waits(connection, waits)
-        connection.execute(_ENTER, values)
+    waits = [
+        (int(task_id), EventNeed(*need))
+        for task_id, step in zip(ids, steps.values(), strict=True)
+        for need in step.events.items()
+    ]
+    if waits:
+        events.enter_waits(connection, waits)
+    connection.execute(_ENTER, values)
 
 
 # A step that is not needed any more goes on, too, until a scan has skipped it. Steps and tasks are
@@ -136,24 +234,45 @@ _NEWEST = text(f"""
         {" ".join(f"WHEN '{state}' THEN {holds}" for state, holds in _IN_STATE.items())}
         ELSE true END
     ORDER BY g.id DESC LIMIT :most""")
+MOST_LISTED = 50  # items of maps
+_PLACE = "CASE WHEN i.ended IS NULL THEN 2 WHEN i.ended = 'failure' THEN 1 ELSE 3 END"
 _OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
 # All steps; or one, and those that it needs, without their results.
 _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.ended_at, p.waits_for, p.due_at, p.attempt,
+        s.undo -> 'row' -> 'terms' ->> 'name' AS undo,
         CASE WHEN CAST(:step AS text) IS NULL THEN s.result END AS result,
         coalesce(p.state, e.state) AS state, e.error, p.id IS NOT NULL AND {is_held()} AS held
-    FROM {FLOW_STEP} s
+    FROM (
+        SELECT s.*, 0 AS place FROM {FLOW_STEP} s
+        WHERE s.flow_id = :id AND CASE WHEN CAST(:step AS text) IS NULL THEN s.step NOT LIKE {_ITEM}
+            ELSE s.step = :step OR s.step = ANY(ARRAY(
+                SELECT n.needs FROM {FLOW_NEED} n
+                WHERE n.flow_id = :id AND n.step = :step AND n.needs NOT LIKE {_ITEM})) END
+        UNION ALL (
+            SELECT i.*, {_PLACE} FROM {FLOW_STEP} i
+            WHERE i.flow_id = :id AND i.step LIKE {_ITEM} AND CAST(:step AS text) IS NULL
+            ORDER BY {_PLACE}, i.task_id + 0 LIMIT {MOST_LISTED})) AS s
     LEFT JOIN LATERAL (SELECT * FROM {PENDING} p WHERE p.id = s.task_id OFFSET 0) AS p ON true
     LEFT JOIN LATERAL (SELECT * FROM {ERROR} e WHERE e.id = s.task_id OFFSET 0) AS e ON true
-    WHERE s.flow_id = :id AND (CAST(:step AS text) IS NULL OR s.step = :step OR s.step = ANY(ARRAY(
-        SELECT n.needs FROM {FLOW_NEED} n WHERE n.flow_id = :id AND n.step = :step)))
-    ORDER BY s.task_id + 0""")  # so that no index of all flows is read
+    ORDER BY s.place, s.task_id + 0""")  # so that no index of all flows is read
 _NEEDS = text(f"""
-    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n WHERE n.flow_id = :id AND {_OF_STEP}
+    SELECT n.step, n.needs, n.after FROM {FLOW_NEED} n
+    WHERE n.flow_id = :id AND {_OF_STEP} AND n.needs NOT LIKE {_ITEM}
     ORDER BY n.step, n.needs""")
+_ITEMS = text(f"""
+    SELECT n.step, count(*) AS total,
+        count(*) FILTER (WHERE e.ended IN ('success', 'unneeded')) AS succeeded,
+        count(*) FILTER (WHERE e.ended = 'failure') AS failed
+    FROM {FLOW_NEED} n
+    CROSS JOIN LATERAL (
+        SELECT e.ended FROM {FLOW_STEP} e
+        WHERE e.flow_id = n.flow_id AND e.step = n.needs OFFSET 0) AS e
+    WHERE n.flow_id = :id AND {_OF_STEP} AND n.needs LIKE {_ITEM} GROUP BY n.step""")
 _STEP_OF = text(f"SELECT s.flow_id, s.step FROM {FLOW_STEP} s WHERE s.task_id = :id")
 _TASK_IDS = text(f"""
-    SELECT s.step, s.task_id FROM {FLOW_STEP} s WHERE s.flow_id = :id ORDER BY s.task_id + 0""")
+    SELECT s.step, s.task_id FROM {FLOW_STEP} s
+    WHERE s.flow_id = :id AND s.step NOT LIKE {_ITEM} ORDER BY s.task_id + 0""")
 MOST_COUNTED = 10_000
 _COUNT = text(f"""
     SELECT count(*) FILTER (WHERE f.goes_on) AS running,
@@ -163,22 +282,51 @@ _COUNT = text(f"""
 
 
 def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
-    """Return the ids of a flow's tasks, by step."""
+    """Return the ids of a flow's tasks, by step, without the items of maps."""
     return {row.step: row.task_id for row in connection.execute(_TASK_IDS, {"id": flow_id})}
 
 
 def get_flow(
     connection: Connection, flow_id: int, *, step: str | None = None
 ) -> FlowProgress | None:
-    """Return a flow with its steps; or with one ``step`` and those that it needs."""
+    """Return a flow with its steps; or with one ``step`` and those that it needs.
+
+    Of the items of maps it has the first fifty, those that failed before others; or, with a step,
+    none.
+    """
     row = connection.execute(_GET, {"id": flow_id}).first()
     if row is None:
         return None
     values = {"id": flow_id, "step": step}
     needs = needs_of(connection.execute(_NEEDS, values))
+    items = {
+        row.step: MapItems(row.total, row.succeeded, row.failed)
+        for row in connection.execute(_ITEMS, values)
+    }
     rows = connection.execute(_STEPS, values).all()
     waits = events.waits_of(connection, [row.task_id for row in rows])
-    return _progress(row, _steps(rows, needs, waits))
+    return _progress(row, _steps(rows, needs, items, waits))
+
+
+_BEGIN_UNDO = text(f"SELECT * FROM {UNDO}(:id, {NOW})")
+_UNDOES = text(f"""
+    SELECT s.step, s.undo FROM {FLOW_STEP} s WHERE s.flow_id = :id AND s.undo IS NOT NULL""")
+
+
+def begin_undo(connection: Connection, flow_id: int) -> None:
+    """Add the step that undoes a locked flow, once."""
+    connection.execute(_BEGIN_UNDO, {"id": flow_id, "now": None}).all()
+
+
+def undoes(connection: Connection, flow_id: int) -> dict[str, dict[str, Any]]:
+    """Return what undoes steps of a flow, by the names of the steps, as in :class:`NewStep`."""
+    return {row.step: row.undo for row in connection.execute(_UNDOES, {"id": flow_id})}
+
+
+def step_name(connection: Connection, task_id: int) -> str | None:
+    """Return the name of a task's step; None: it is in no flow."""
+    found = connection.execute(_STEP_OF, {"id": task_id}).first()
+    return None if found is None else found.step
 
 
 def step_of(connection: Connection, task_id: int) -> StepOfFlow | None:
@@ -229,6 +377,7 @@ def _progress(row: Any, steps: Iterable[FlowStep] = ()) -> FlowProgress:
 def _steps(
     rows: Sequence[Row[Any]],
     needs: Mapping[str, list[Need]],
+    items: Mapping[str, MapItems],
     waits: Mapping[int, tuple[AwaitedEvent, ...]],
 ) -> list[FlowStep]:
     ends = {row.step: None if row.ended is None else StepEnd(row.ended) for row in rows}
@@ -249,7 +398,9 @@ def _steps(
             result=row.result,
             error=row.error,
             ended_at=row.ended_at,
+            items=items.get(row.step),
             events=waits.get(row.task_id, ()),
+            undo=row.undo,
         )
         for row in rows
     ]
@@ -265,23 +416,33 @@ class NeededStep(NamedTuple):
     result: Any
 
 
-_NEEDED = text(f"""
+def _needed_by(which: str) -> str:
+    return f"""
     SELECT e.step, e.task_id, e.task_name, e.ended, e.result
     FROM {FLOW_STEP} s
     CROSS JOIN LATERAL (
-        SELECT * FROM {FLOW_NEED} n WHERE n.flow_id = s.flow_id AND n.step = s.step OFFSET 0) AS n
+        SELECT * FROM {FLOW_NEED} n
+        WHERE n.flow_id = s.flow_id AND n.step = s.step AND n.needs {which} {_ITEM} OFFSET 0) AS n
     CROSS JOIN LATERAL (
         SELECT * FROM {FLOW_STEP} e WHERE e.flow_id = s.flow_id AND e.step = n.needs OFFSET 0) AS e
-    WHERE s.task_id = :id ORDER BY e.task_id + 0""")
+    WHERE s.task_id = :id ORDER BY e.task_id + 0"""
+
+
+_NEEDED, _ITEMS_OF = text(_needed_by("NOT LIKE")), text(_needed_by("LIKE"))
 
 
 def needed_steps(connection: Connection, task_id: int) -> dict[str, NeededStep]:
     """Return the steps that the step of this task needs; empty: it is in no flow, or a first."""
-    rows = connection.execute(_NEEDED, {"id": task_id})
-    found = (
-        NeededStep(
-            r.step, r.task_id, r.task_name, None if r.ended is None else StepEnd(r.ended), r.result
-        )
-        for r in rows
-    )
+    found = _needed(connection.execute(_NEEDED, {"id": task_id}))
     return {step.step: step for step in found}
+
+
+def items_of(connection: Connection, task_id: int) -> list[NeededStep]:
+    """Return the items of a map in their order; empty: it has not created them."""
+    return list(_needed(connection.execute(_ITEMS_OF, {"id": task_id})))
+
+
+def _needed(rows: Iterable[Any]) -> Iterator[NeededStep]:
+    for r in rows:
+        end = None if r.ended is None else StepEnd(r.ended)
+        yield NeededStep(r.step, r.task_id, r.task_name, end, r.result)

@@ -26,6 +26,7 @@ from tasks_app.pool.tables import (
     PENDING,
     PROGRESS,
     SCHEDULE,
+    STEP,
     TRANSITION,
     WORKER,
     table,
@@ -155,7 +156,7 @@ GROWING = tuple(
     name.rpartition(".")[2]
     for name in (
         *(PENDING, COMPLETED, ERROR, ATTEMPT, TRANSITION, LOG_LINES, KEY, GATE),
-        *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
+        *(AUDIT, PROGRESS, STEP, GROUP_IDS, PARTITION, BATCH_SKIP),
     )
 )
 """Tables that grow with the number of tasks; a size costs the server a few calls on files."""

@@ -301,9 +301,14 @@ def start_followers(
 LOCKED = "(SELECT count(*) FROM own) >= 0"  # always true: it locks the groups before what follows
 
 
-SKIP_LOCKED_GROUPS = f"""
+def skip_locked_groups(which: str = ENDS) -> str:
+    """Return CTEs; ``held`` has the rows of ``locked`` whose group no other transaction locks.
+
+    ``which``: the condition on rows whose group is locked.
+    """
+    return f"""
     wanted AS MATERIALIZED (SELECT array_agg(w.batch_id) AS ids FROM (
-        SELECT batch_id FROM locked WHERE batch_id IS NOT NULL AND {ENDS}) AS w),
+        SELECT batch_id FROM locked WHERE batch_id IS NOT NULL AND {which}) AS w),
     own AS MATERIALIZED (
         SELECT g.id, g.outcome IS NULL AS was_open FROM {GROUP} g
         WHERE g.id = ANY((SELECT ids FROM wanted)::bigint[]) AND {_COUNTS}
@@ -314,9 +319,8 @@ SKIP_LOCKED_GROUPS = f"""
           AND g.id <> ALL (ARRAY(SELECT id FROM own))),
     held AS NOT MATERIALIZED (
         SELECT * FROM locked
-        WHERE NOT ({ENDS}) OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)
+        WHERE NOT ({which}) OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)
     """
-"""CTEs; ``held`` has the rows of ``locked`` whose group no other transaction locks."""
 
 
 _TAKE_BACK = text(f"""

@@ -17,6 +17,7 @@ from tasks_app.pool.tables import (
     PAUSE,
     PENDING,
     SCHEDULE,
+    STEP,
     TABLES,
     VERSION,
     table,
@@ -92,6 +93,7 @@ _OF_TASKS = (
 _MOVED = {
     PENDING: _OF_TASKS,
     KEY: ("until",),
+    STEP: ("at",),
     PAUSE: ("since", "resume_at"),
     GATE: ("look_at", "filled_at"),
     BREAKER: ("since", "look_at", "let_at"),

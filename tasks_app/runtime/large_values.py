@@ -59,7 +59,8 @@ class LargeValues:
         """In bytes, of a payload that stands in its row."""
         self.payload_limit: int = max(self.row_limit, most)
         """In bytes, of a new task's payload; above the other limit it stays outside of the row."""
-        self._result_row_limit = settings.result_limit
+        self.result_row_limit: int = settings.result_limit
+        """In bytes, of a result that stands in its row."""
         self._result_limit = max(settings.result_limit, most)
         self._warn_at = 0.0
 
@@ -76,7 +77,7 @@ class LargeValues:
         return bool(self) and _is_longer(text, self.row_limit)
 
     def has_large_result(self, text: str) -> bool:
-        return bool(self) and _is_longer(text, self._result_row_limit)
+        return bool(self) and _is_longer(text, self.result_row_limit)
 
     def encoded(self, result: Any, to_json: ToJson | None) -> str:
         """Return a result as JSON text; Fail: it cannot be stored."""

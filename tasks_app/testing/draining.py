@@ -24,6 +24,7 @@ from tasks_app.pool.runs.leases import rescue_claims
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.testing import next_instant, shift_fired, shift_instants
+from tasks_app.runtime.api.built_in import with_ours
 from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, shown, unwrapped
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite
@@ -204,7 +205,8 @@ class TransactionDrain:
     ) -> None:
         """``raised`` gets what each handler raised."""
         self._settings, self._database = settings, database
-        self._registry, self._queues = registry, tuple(queues) or registry.queues
+        self._registry = registry = with_ours(registry)
+        self._queues = tuple(queues) or registry.queues
         self._raised = raised
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from tasks_app.domain.flows import FlowProgress, FlowStep, StepEnd, need_in_words, step_in_words
+from tasks_app.domain.flows import (
+    FlowProgress,
+    FlowStep,
+    StepEnd,
+    is_item,
+    step_in_words,
+    waits_in_words,
+)
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.flows import get_flow
 from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
@@ -23,7 +30,8 @@ def assert_flow(
     """Assert that these steps of a flow, and no others, stand so. Return the flow.
 
     ``done`` have succeeded, ``failed`` have not (or were cancelled, or expired), and each step in
-    ``waiting`` waits for those steps, and only for those. None: it may be any.
+    ``waiting`` waits for those steps, and events (``"event order:7/approved"``), and only for
+    those. None: it may be any. Items of a map are left out: the map is done when all of them are.
 
     >>> flow = Flow("order")
     >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})
@@ -40,9 +48,10 @@ def assert_flow(
         flow, now = get_flow(connection, flow_id), database_now(connection)
     if flow is None:
         raise AssertionError(f"There is no flow {flow_id}.")
-    waits = {s.name: {need.step for need in s.open_needs} for s in flow.steps if s.open_needs}
+    steps = [step for step in flow.steps if not is_item(step.name)]
+    waits = {step.name: waited for step in steps if (waited := _waits_for(step))}
     ends = {
-        end: {step.name for step in flow.steps if step.end is end}
+        end: {step.name for step in steps if step.end is end}
         for end in (StepEnd.SUCCESS, StepEnd.FAILURE)
     }
     wrong = [
@@ -61,7 +70,12 @@ def assert_flow(
 aassert_flow: Final = made_async(assert_flow)
 
 
+def _waits_for(step: FlowStep) -> set[str]:
+    return {n.step for n in step.open_needs} | {f"event {e.key}" for e in step.open_events}
+
+
 def _described(step: FlowStep, now: datetime) -> str:
-    needs = f" for {', '.join(map(need_in_words, step.open_needs))}" if step.open_needs else ""
+    waits = ", ".join(waits_in_words(step, now))
+    needs = f" for {waits}" if waits else ""
     error = f": {step.error}" if step.error else ""
     return f"{step.name} ({step.task_id}) {step_in_words(step, now)}{needs}{error}"

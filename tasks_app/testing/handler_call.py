@@ -34,6 +34,7 @@ from tasks_app.runtime.handlers.checkpoint import (
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.handlers.steps import steps_of
 from tasks_app.runtime.large_values import large_values
 from tasks_app.testing.transaction import NO_TASK, joined, lane_of, session_of
 
@@ -61,6 +62,8 @@ class ContextOptions(TypedDict, total=False):
     idempotency_key: UUID
     checkpoint: Mapping[str, Any] | None
     """What an earlier attempt has kept."""
+    steps: Mapping[str, Any]
+    """Results of steps that an earlier attempt has kept; a sleep that is over has any."""
     timeout: Duration | None
     """How long ``ctx.remaining`` says that there is."""
     cancelled: bool
@@ -250,6 +253,7 @@ class MadeContext(LocklessContext):
         super().__init__(run, access, deadline, log_prefix=True)
         kind = AsyncMemory if access.is_async else PlainMemory
         self._point = kind(run, access, options.get("checkpoint"))
+        self._steps = steps_of(run, access, self._point, options.get("steps", {}))
 
     def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
         raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
@@ -289,7 +293,7 @@ class _InMemory(RunCheckpoint):
         self.set(kept)
         self._known = True
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: Connection, step: tuple[str, str] | None = None) -> None:
         """Write nothing."""
 
 
@@ -321,6 +325,15 @@ class GivenAccess:
         if self.is_async:
             raise TypeError("In async handlers use: await ctx.session.connection()")
         return cast("Connection", self.session.connection())
+
+    def read(self, find: Callable[[Connection], Any]) -> Any:
+        if not self.is_async:
+            return find(self.connection)
+
+        async def found() -> Any:
+            return await (await self.session.connection()).run_sync(find)
+
+        return found()
 
     def write(self, query: str, parameters: Any) -> None:
         """Send it at once: there is no outcome with which it could travel."""

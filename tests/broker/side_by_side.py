@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from celery import chain, chord, group, signature
 from redis import Redis
 
 from tasks_app import create_task
@@ -76,6 +78,89 @@ CASES = {
 }
 
 
+class Words:
+    """What canvases are written with: tasks of the project that note under one key."""
+
+    def __init__(self, sample: Any, key: str) -> None:
+        self.app = sample.app
+        self._sample = sample
+        self._key = key
+
+    def task(self, task: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._sample, task).s(*args, key=self._key, **kwargs)
+
+    def a(self, *args: Any) -> Any:
+        return self.task("say", *args, name="a")
+
+    def b(self, *args: Any) -> Any:
+        return self.task("say", *args, name="b")
+
+    def c(self, *args: Any) -> Any:
+        return self.task("say", *args, name="c")
+
+    def d(self, *args: Any) -> Any:
+        return self.task("say", *args, name="d")
+
+    def failing(self) -> Any:
+        return self.task("fail")
+
+    def errback(self) -> Any:
+        return self.task("errback")
+
+    def as_json(self, canvas: Any) -> Any:
+        return signature(json.loads(json.dumps(canvas)), app=self.app)
+
+
+@dataclass
+class Canvas:
+    make: Callable[[Words], Any]
+    notes: int
+    """How many notes its tasks leave."""
+    state: str = "SUCCEEDED"
+    """Of its last task from the pool."""
+
+
+CANVASES = {
+    "chain": Canvas(lambda w: chain(w.a(1), w.b(2), w.c()), 3),
+    "chain by |": Canvas(lambda w: w.a(1) | w.b(2) | w.c(3), 3),
+    "chain with an immutable": Canvas(lambda w: w.a(1) | w.b(2).set(immutable=True) | w.c(), 3),
+    "chain in a chain": Canvas(lambda w: chain(w.a(1), chain(w.b(), w.c(2)), w.d()), 4),
+    "chain as JSON": Canvas(lambda w: w.as_json(w.a(1) | group(w.b(), w.c()) | w.d()), 4),
+    "chain through a retry": Canvas(lambda w: w.a(1) | w.task("say_again", "x") | w.c(), 3),
+    "chain, a retry with arguments": Canvas(lambda w: w.a(1) | w.task("say_more", 1) | w.c(), 3),
+    "chain, a countdown": Canvas(lambda w: w.a(1) | w.b().set(countdown=1), 2),
+    "chain, a result nobody keeps": Canvas(lambda w: w.task("unkept") | w.b(), 2),
+    "chain, special values": Canvas(lambda w: w.task("now") | w.b(), 2),
+    "chain with an empty group": Canvas(lambda w: chain(w.a(1), group(), w.b()), 2),
+    "chain with a group of one": Canvas(lambda w: chain(w.a(1), group(w.b()), w.c()), 3),
+    "chain that ends in a group": Canvas(lambda w: w.a(1) | group(w.b(2), w.c(3)), 3),
+    "chain that fails": Canvas(
+        lambda w: chain(w.a(1), w.failing(), w.c()).on_error(w.errback()), 3, "PENDING"
+    ),
+    "group": Canvas(lambda w: group(w.a(1), group(w.b(2), w.c(3)), w.d(4)), 4),
+    "group, then a task": Canvas(lambda w: group(w.a(1)) | w.b(2), 2),
+    "group, then a group": Canvas(
+        lambda w: chain(group(w.a(1), w.b(2)), group(w.c(), w.d()), w.a()), 5
+    ),
+    "chord": Canvas(lambda w: chord([w.a(1), w.b(2)], w.c(3)), 3),
+    "chord without a header": Canvas(lambda w: chord([], w.c(3)), 1),
+    "chord amid a chain": Canvas(lambda w: w.a(1) | group(w.b(2), w.c(3)) | w.d() | w.a(4), 5),
+    "chord of chains": Canvas(lambda w: chord([w.a(1) | w.b(), w.c(2)], chain(w.d(), w.a(3))), 5),
+    "chord of chords": Canvas(
+        lambda w: chord([chord([w.a(1), w.b(2)], w.c()), w.d(3)], chord([w.a(), w.b()], w.c())), 7
+    ),
+    "chord of a chain that ends in a group": Canvas(
+        lambda w: chord([w.a(1) | group(w.b(), w.c()), w.d(2)], w.a(3)), 5
+    ),
+    "chord without a header, amid a chain": Canvas(lambda w: w.a(1) | chord([], w.b(2)), 2),
+    "chord that fails": Canvas(
+        lambda w: chord([w.a(1), w.failing()], w.c().on_error(w.errback())), 3, "PENDING"
+    ),
+    "link": Canvas(lambda w: w.a(1).set(link=[w.b(2), w.c(3).set(immutable=True)]), 3),
+    "link_error": Canvas(lambda w: w.failing().on_error(w.errback()), 2, "FAILED"),
+}
+
+
 @pytest.fixture(scope="module")
 def backend(broker: Valkey) -> Iterator[Redis]:
     client = Redis.from_url(broker.url_of(14), decode_responses=True)
@@ -106,8 +191,10 @@ def _options(case: Case, began: datetime) -> dict[str, Any]:
     }
 
 
-def _create(connection: Any, sample: Any, name: str, case: Case, began: datetime) -> int:
+def _create(connection: Any, sample: Any, name: str, case: Case | Canvas, began: datetime) -> int:
     """By a signature, which has Celery's words for all options."""
+    if isinstance(case, Canvas):
+        return create_task(connection, case.make(Words(sample, f"pool {name}")))
     task = getattr(sample, case.task)
     signature = task.signature((f"pool {name}", *case.args), case.kwargs, _options(case, began))
     return create_task(connection, signature)

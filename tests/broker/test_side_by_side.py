@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.result import GroupResult
 from celery.states import READY_STATES
 from kombu.utils.json import loads
 from redis import Redis
 
 from tests.broker.conftest import House
-from tests.broker.side_by_side import CASES, Case, _create, _options
+from tests.broker.side_by_side import CANVASES, CASES, Canvas, Case, Words, _create, _options
 from tests.clock import until
 
 pytestmark = [pytest.mark.test_all, pytest.mark.timeout(120, method="thread")]
@@ -32,6 +33,7 @@ STATES = {
 }
 
 
+ALL: dict[str, Case | Canvas] = {**CASES, **CANVASES}
 STATELESS = ("ignored", "forgettable")
 """What leaves nothing in a result backend."""
 OTHER_WORDS = {"EncodeError": "Fail"}
@@ -70,15 +72,25 @@ def both(house: House, sample: Any, backend: Redis) -> dict[str, tuple[Ended, En
     house.clean()
 
     began = sample.app.now()
-    sent = {name: _send(sample, name, case, began) for name, case in CASES.items()}
+    sent = {name: _send(sample, name, case, began) for name, case in ALL.items()}
     created = {}
-    for name, case in CASES.items():
+    for name, case in ALL.items():
         with house.engine.begin() as connection:
             created[name] = _create(connection, sample, name, case, began)
-    house.over(list(created.values()), 40)
-    for name, case in CASES.items():
+    house.over([created[name] for name in CASES], 40)
+    for name, canvas in CANVASES.items():
+        for side in ("plain", "pool"):
 
-        def ended(name: str = name, stateless: bool = case.task in STATELESS) -> bool:
+            def noted(key: str = f"notes:{side} {name}", notes: int = canvas.notes) -> bool:
+                return int(backend.llen(key)) >= notes
+
+            until(noted, 30, f"the notes of {name}, {side}")
+        if canvas.state != "PENDING":
+            house.over([created[name]], 30)
+    for name, case in ALL.items():
+
+        def ended(name: str = name, case: Case | Canvas = case) -> bool:
+            stateless = isinstance(case, Case) and case.task in STATELESS
             if stateless:
                 return bool(backend.exists(f"notes:plain {name}"))
             return sample.app.backend.get_state(sent[name]) in READY_STATES
@@ -96,11 +108,14 @@ def both(house: House, sample: Any, backend: Redis) -> dict[str, tuple[Ended, En
                 house.task(created[name]), backend.lrange(f"notes:pool {name}", 0, -1), began_s
             ),
         )
-        for name in CASES
+        for name in ALL
     }
 
 
-def _send(sample: Any, name: str, case: Case, began: datetime) -> str:
+def _send(sample: Any, name: str, case: Case | Canvas, began: datetime) -> str:
+    if isinstance(case, Canvas):
+        sent = case.make(Words(sample, f"plain {name}")).apply_async()
+        return (sent.results[-1] if isinstance(sent, GroupResult) else sent).id
     task = getattr(sample, case.task)
     args = (f"plain {name}", *case.args)
     return task.apply_async(args, case.kwargs, **_options(case, began)).id
@@ -138,8 +153,23 @@ def test_the_pool_does_what_plain_celery_does(
         assert pool.error == OTHER_WORDS.get(plain.error, plain.error)
 
 
+@pytest.mark.parametrize("name", CANVASES)
+def test_a_canvas_does_what_it_does_in_plain_celery(
+    both: dict[str, tuple[Ended, Ended]], name: str
+) -> None:
+    plain, pool = both[name]
+    assert sorted(pool.notes) == sorted(plain.notes)  # members run beside each other
+    assert (pool.state, pool.result) == (CANVASES[name].state, plain.result)
+
+
 @pytest.mark.parametrize(
-    ("name", "least_s"), [("countdown", 1.0), ("eta", 1.0), ("autoretry with backoff", 2.0)]
+    ("name", "least_s"),
+    [
+        ("countdown", 1.0),
+        ("eta", 1.0),
+        ("autoretry with backoff", 2.0),
+        ("chain, a countdown", 1.0),
+    ],
 )
 def test_neither_side_runs_before_its_time(
     both: dict[str, tuple[Ended, Ended]], name: str, least_s: float

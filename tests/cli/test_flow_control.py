@@ -171,9 +171,11 @@ def test_show_says_why_the_last_attempt_was_the_last(shell: Shell, group) -> Non
 def test_what_a_long_run_has_kept_is_shown_with_its_task(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         task = claimed_task(connection)
-        save_checkpoint(connection, task.fence, Note('{"month": 3}', True, 0.25, "March"))
+        save_checkpoint(connection, task.fence, Note('{"month": 3}', True, 0.25, "March", "a", "1"))
     shown = shell("show", str(task.task_id)).stdout
     as_json = shell.json("show", str(task.task_id))["progress"]
     assert re.search(r"^progress +25% March$", shown, re.M)
     assert re.search(r'^checkpoint +{"month": 3}$', shown, re.M)
     assert (as_json["checkpoint"], as_json["fraction"]) == ({"month": 3}, 0.25)
+    assert re.search(r"^steps +a$", shown, re.M)
+    assert list(shell.json("show", str(task.task_id))["steps"]) == ["a"]

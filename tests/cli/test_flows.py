@@ -8,11 +8,22 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.flows import CreatedFlow, Flow, ended, failed
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.events import event
+from tasks_app.domain.flows import (
+    MAP_TASK,
+    CreatedFlow,
+    Flow,
+    Need,
+    PlannedStep,
+    ended,
+    failed,
+)
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.flows import add_needs
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.flows import create_flow
+from tasks_app.runtime.api.flows import create_flow, graft
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, do, ending
 
@@ -88,11 +99,11 @@ def test_a_step_that_waits_is_not_held_and_has_no_date(
     listed, only = shell("list").stdout, shell("list", "--held").stdout
     shown, said = shell("show", ship).stdout, shell("explain", ship).stdout
     stored = shell.json("show", ship)["task"]
-    assert re.search(rf"^{ship} +PENDING +waits for 2 steps ", listed, re.M)
+    assert re.search(rf"^{ship} +PENDING +waits for 2 needs ", listed, re.M)
     assert ship not in only
-    assert re.search(rf"^waits_for +2 steps of flow {flow.id}$", shown, re.M)
+    assert re.search(r"^waits_for +2 needs$", shown, re.M)
     assert (stored["held"], stored["waits_for"]) == (False, 2)
-    assert re.search(r"^waits_for +2 steps$", said, re.M)
+    assert re.search(r"^waits_for +2 needs$", said, re.M)
     assert not re.search(r"(?<![\w-])9[5-9]\d\d-\d\d-", f"{listed}{only}{shown}{said}{stored}")
 
     shell("hold", ship)
@@ -130,3 +141,145 @@ def test_a_step_that_waits_is_not_run_now(shell: Shell, flow: CreatedFlow) -> No
         done = shell("run-now", "--group", str(flow.id), *more)
         assert "2 unchanged" in done.stdout, done
     assert shell.json("show", ship)["task"]["waits_for"] == 2
+
+
+@pytest.fixture
+def approval(engine: Engine) -> CreatedFlow:
+    made = Flow("order")
+    needs = [made.step("pay", "t"), event("order:7/fraud", timeout="2d"), event("order:7/ok")]
+    made.step("ship", "t", needs=needs)
+    return do(engine, create_flow, made)
+
+
+def test_what_waits_for_an_event_says_so(
+    shell: Shell, approval: CreatedFlow, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay, ship = approval.task_ids.values()
+    monkeypatch.setenv("COLUMNS", "80")
+    said = shell("explain", str(ship)).stdout
+    needs = "event order:7/fraud for 2d and event order:7/ok.\n"
+    assert said.startswith(f"It waits for step pay (task {pay}, is due), {needs}")
+    shown = shell("flows", "show", str(approval.id)).stdout
+    assert re.search(rf"^ship +waits +{ship} +pay, event order:7/fraud for 2d, ", shown, re.M)
+    assert max(map(len, shown.splitlines())) <= 80
+    with engine.begin() as connection:
+        settle_one(connection, ending(claimed_task(connection, pay)))
+    said = shell("explain", str(ship)).stdout
+    assert said.startswith("It waits for event order:7/fraud for 2d and event order:7/ok.\n")
+    assert "tasks-app events send order:7/fraud" in said
+    assert shell("run-now", str(ship)).returncode == 1
+
+    shell("events", "send", "order:7/ok")
+    said = shell("explain", str(ship)).stdout
+    assert re.match(r"It waits for event order:7/fraud until in (2 d|47 h) \(", said)
+    assert "It is due" not in said
+    assert re.search(
+        rf"^ship +waits +{ship} ", shell("flows", "show", str(approval.id)).stdout, re.M
+    )
+
+
+def test_an_operator_sends_an_event_once(
+    shell: Shell, approval: CreatedFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    given = ("--payload", '{"limit": 5}', "--by", "anna", "--why", "called them")
+    assert shell("events", "send", "order:7/ok", *given).stdout == "It is sent.\n"
+    again = shell("events", "send", "order:7/ok")
+    assert again.returncode == 1
+    assert "it was sent before" in again.stderr
+    listed = shell("events", "list").stdout
+    assert re.search(r"^order:7/fraud +1 +just now$", listed, re.M)
+    assert re.search(r"^order:7/ok +just now +anna +called them$", listed, re.M)
+    assert max(map(len, listed.splitlines())) <= 80
+    waiting = shell.json("events", "list", "--waiting")
+    assert [each["key"] for each in waiting] == ["order:7/fraud"]
+    (line,) = shell.json("audit", "--action", "send event")
+    assert line["what"] == {"event": "order:7/ok", "why": "called them"}
+
+
+@pytest.mark.parametrize("payload", ["{", "[1]", "7"])
+def test_a_payload_that_is_no_object_is_refused(shell: Shell, payload: str) -> None:
+    refused = shell("events", "send", "k", "--payload", payload)
+    assert refused.returncode != 0
+    assert "payload" in refused.stderr
+    assert shell.json("events", "list") == []
+
+
+def test_a_flow_runs_again_from_a_step(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from")
+    refused = shell(*rerun, "pack")
+    assert refused.returncode == 2
+    assert f"Step pack (task {flow.task_ids['pack']}) runs. Wait" in refused.stderr
+    assert "waits for pack, pay. Run the flow again from there" in shell(*rerun, "ship").stderr
+    answer = {"steps": ["pay", "ship", "sorry"], "changed": False}
+    would = "3 steps would run again: pay, ship, sorry. Nothing was changed.\n"
+    assert shell(*rerun, "pay", "--dry-run").stdout == would
+    assert shell.json(*rerun, "pay", "--dry-run") == answer
+    done = shell(*rerun, "pay", "--why", "the bank is back")
+    assert done.stdout == "3 steps will run again: pay, ship, sorry.\n"
+    assert "the bank is back" in shell("audit").stdout
+    assert "is due" in shell("flows", "show", str(flow.id)).stdout
+
+
+def test_a_step_runs_again_with_another_payload(shell: Shell, flow: CreatedFlow) -> None:
+    rerun = ("flows", "rerun", str(flow.id), "--from", "pay", "--payload")
+    assert "must be a JSON object" in shell(*rerun, "[1]").stderr
+    assert "The handler of t is not known here" in shell(*rerun, "{}").stderr
+
+
+def test_a_map_says_how_many_items_it_waits_for(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    made, more = Flow("f"), Flow("items")
+    made.map("label", "t", over=made.step("all", "t"))
+    created = do(engine, create_flow, made)
+    label, more.steps = (
+        created.task_ids["label"],
+        dict.fromkeys((f"label[{n}]" for n in range(70)), PlannedStep(NewTask("t"), {})),
+    )
+    with engine.begin() as connection:
+        settle_one(connection, ending(claimed_task(connection, created.task_ids["all"])))
+        run = claimed_task(connection, label, name=MAP_TASK)
+        items = graft(connection, created.id, more)
+        add_needs(connection, label, [Need(name) for name in items])
+        settle_one(connection, ending(run, Event.SNOOZE, awaits_needs=True, wait=timedelta(0)))
+    said = shell("explain", str(label)).stdout
+    assert said.startswith("It waits for 70 of its 70 items.\nNothing to do; ")
+
+    def fails(*ids: int) -> None:
+        with engine.begin() as connection:
+            for task_id in ids:
+                task, cause = claimed_task(connection, task_id), Cause("ValueError", "no paper")
+                settle_one(connection, ending(task, Event.FAIL, cause=cause))
+
+    first, *others = items.values()
+    fails(first)
+    shown = shell("flows", "show", str(created.id)).stdout
+    assert re.search(rf"^label +waits +{label} +0 of 70 items, 1 failed$", shown, re.M)
+    assert shown.endswith(f"then: tasks-app requeue {first}\n")
+    fails(*others)
+    again = f"then: tasks-app requeue --group {created.id} --state FAILED\n"
+    assert shell("flows", "show", str(created.id)).stdout.endswith(again)
+    said = shell("explain", str(label)).stdout
+    assert said.startswith(
+        f"It waits for 70 of its 70 items, of which 70 failed.\nTo go on, fix the cause, {again}"
+    )
+    assert "step label[0] of flow" in shell("explain", str(first)).stdout
+
+
+def test_a_flow_is_undone(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
+    undo = ("flows", "undo")
+    assert "No step of flow" in shell(*undo, str(flow.id)).stderr
+    assert "There is no flow 999" in shell(*undo, "999", "--dry-run").stderr
+    made = Flow("trip")
+    made.step("hotel", "t", needs=made.step("car", "t", undo="u"), undo="u")
+    created = do(engine, create_flow, made)
+    with engine.begin() as connection:
+        for task_id in created.task_ids.values():
+            settle_one(connection, ending(claimed_task(connection, task_id)))
+    would = "2 steps would be undone: hotel, car. Nothing was changed.\n"
+    assert shell(*undo, str(created.id), "--dry-run").stdout == would
+    done = shell.json(*undo, str(created.id), "--why", "ill")
+    assert done == {"steps": ["hotel", "car"], "changed": True}
+    assert re.search(r"^undo +is due", shell("flows", "show", str(created.id)).stdout, re.M)

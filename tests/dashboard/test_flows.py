@@ -216,6 +216,40 @@ def test_a_large_flow_is_a_table(
     assert page.count("<tr data-href") == 5
 
 
+def items_of(bench: Bench, number: int, *, broken: int = 0) -> CreatedFlow:
+    """Return a flow whose map has this many items, of which the first are broken."""
+
+    @bench.handler("list")
+    def list_(ctx: TaskContext) -> list[int]:
+        return list(range(number))
+
+    @bench.handler("item", max_attempts=1)
+    def item(ctx: TaskContext, payload: int) -> int:
+        if payload < broken:
+            raise Fail("canary is refused")
+        return payload
+
+    flow = Flow("f")
+    flow.step("sum", "list", needs=flow.map("label", "item", over=flow.step("all", "list")))
+    made = bench.do(create_flow, flow)
+    bench.drain()
+    return made
+
+
+@pytest.mark.parametrize("broken", [3, 70])
+def test_items_are_folded_into_their_map(bench: Bench, browser: Browser, broken: int) -> None:
+    made = items_of(bench, 200, broken=broken)
+    page = browser.get(f"/flows/{made.id}").text
+    words = text_of(page)
+    shows(words, f"{200 - broken} of 200 items, {broken} failed", "150 more items", "WAITING")
+    assert page.count('<path class="edge"') == 2
+    assert page.count('width="184"') == 3
+    listed = list(states(browser, made).items())
+    assert listed[3:6] == [(f"label[{n}]", "FAILED") for n in range(3)]
+    assert len(listed) == 53
+    shows(words, "Requeue 3 failed and go on …" if broken == 3 else "Requeue failed and go on …")
+
+
 def test_rules_mask_results_and_errors(
     engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import queues as queues_page
 from tasks_app.monitor.pages import tasks as tasks_page
 from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.run_records import Note, save_checkpoint
 from tests.dashboard.browser import (
     EVIL,
     Browser,
@@ -112,6 +113,19 @@ def test_task_page(engine: Engine, browser: Browser) -> None:
     model = browser.get(f"/api/tasks/{task_id}").json()
     assert model["task"]["payload"]["card"]["api_token"] == "***"
     assert model["task"]["state"] == "FAILED"
+
+
+def test_a_task_page_names_kept_steps_without_their_results(
+    engine: Engine, browser: Browser
+) -> None:
+    with engine.begin() as connection:
+        task = claimed_task(connection)
+        note = Note(None, changed=False, fraction=None, note=None, step="parcel", result='"amex"')
+        save_checkpoint(connection, task.fence, note)
+    page = browser.get(f"/tasks/{task.task_id}").text
+    shows(page, "Step parcel")
+    assert "amex" not in page
+    assert list(browser.get(f"/api/tasks/{task.task_id}").json()["steps"]) == ["parcel"]
 
 
 def test_requeue(engine: Engine, browser: Browser) -> None:

@@ -305,6 +305,45 @@ def test_ctx_commit_keeps_what_was_done_so_far(site: Bench) -> None:
     assert site.state(task_id) == "FAILED"
 
 
+def test_a_step_keeps_what_was_done_by_django(site: Bench) -> None:
+    @site.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        def order(note: str) -> str:
+            orders().create(task_id=ctx.task_id, note=note)
+            return note
+
+        site.runs.append(ctx.step("a", order, "a"))
+        site.runs.append(ctx.step("b", order, "b"))
+        if ctx.attempt == 1:
+            orders().create(task_id=ctx.task_id, note="lost")
+            raise KeyError
+        site.runs.append(ctx.step("c", order, "c"))
+
+    task_id = site.run_one()
+
+    assert site.runs == ["a", "b", "a", "b", "c"]
+    assert [o.note for o in orders().filter(task_id=task_id).order_by("note")] == ["a", "b", "c"]
+    assert site.state(task_id) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("first", ["checkpoint", "orm", "need"])
+def test_the_next_attempt_reads_what_is_ours_and_writes_by_django(site: Bench, first: str) -> None:
+    @site.handler(retry="0s,0s", max_attempts=2)
+    def h(ctx: Any) -> None:
+        if first == "orm":
+            orders().create(task_id=ctx.task_id, note="before")
+        site.runs.append(ctx.needs() if first == "need" else ctx.checkpoint)
+        orders().create(task_id=ctx.task_id, note="behind")
+        ctx.commit({"done": ctx.attempt})
+        if ctx.attempt == 1:
+            raise KeyError
+
+    task_id = site.run_one()
+
+    assert site.runs == ([{}, {}] if first == "need" else [None, {"done": 1}])
+    assert outcome(site, task_id) == (4 if first == "orm" else 2, "SUCCEEDED")
+
+
 def test_who_swallows_a_failed_ctx_commit_writes_no_more(site: Bench) -> None:
     @site.handler(max_attempts=1)
     def h(ctx: Any) -> None:

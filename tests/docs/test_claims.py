@@ -22,7 +22,7 @@ from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain, plugin
 from tasks_app.testing.creation import Where
-from tests.broker.side_by_side import CASES
+from tests.broker.side_by_side import CANVASES, CASES
 from tests.docs.reading import PROJECT, blocks, section, text_of
 
 PAGE = text_of("docs/comparison.md")
@@ -179,7 +179,7 @@ def test_both_ways_of_buying_write_rows_of_the_transaction(
     ]
 
 
-def test_a_flow_stands_in_for_a_chain(
+def test_a_chain_becomes_a_flow(
     engine: Engine, database_url: str, session: Session, shop: dict[str, Any]
 ) -> None:
     shop["take_order"](session, Order(id=7))
@@ -203,7 +203,8 @@ def test_the_way_before_is_plain_celery() -> None:
 def test_its_settings_exist_and_its_figures_are_true() -> None:
     for name in re.findall(r"TASKS_APP_([A-Z_]+)", PAGE_OF_FROM_CELERY):
         assert name.lower() in Settings.model_fields
-    assert f"{len(CASES)} cases" in PAGE_OF_FROM_CELERY
+    both = len(CASES) + len(CANVASES)
+    assert f"{both} cases, of them {len(CANVASES)} chains" in PAGE_OF_FROM_CELERY
     assert f"{MOST_ATTEMPTS:,} attempts" in PAGE_OF_FROM_CELERY
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,9 @@ EARLY = text("""
       AND NOT EXISTS (SELECT FROM flow_effect b WHERE b.task_id = k.task_id AND b.id < e.id)
 """)
 """Effects that were written before those of steps that they need."""
+TWICE = text("SELECT count(*) - count(DISTINCT task_id) FROM flow_effect")
+WHOLE = text("SELECT count(*) FROM flow_effect WHERE array_length(needed, 2) = :items")
+"""Steps behind a map that had the results of all of its items."""
 
 
 @pytest.fixture
@@ -64,20 +68,45 @@ def twenty_steps(*, fails: bool) -> Flow:
     return flow
 
 
+def effects_of(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM flow_effect")).scalar_one())
+
+
+def nothing_is_due(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(DUE).scalar_one() == 0)
+
+
+ITEMS = 60
+
+
+def test_maps_are_right_whoever_is_killed(engine: Engine, workers: Workers) -> None:
+    for _ in range(FLOWS // 4):
+        flow = Flow("mapped")
+        listed = flow.step("all", "flow.list", {"items": ITEMS})
+        each = flow.map("each", "flow.step", over=listed)
+        flow.step("end", "flow.step", {"name": "end"}, needs=each)
+        with engine.begin() as connection:
+            create_flow(connection, flow)
+    with workers.kills(every=40, progress=partial(effects_of, engine)):
+        until(partial(nothing_is_due, engine), 3000)
+    with engine.connect() as connection:
+        states = [flow.state for flow in list_flows(connection)]
+        twice = connection.execute(TWICE).scalar_one()
+        whole = connection.execute(WHOLE, {"items": ITEMS}).scalar_one()
+    assert states == [FlowState.SUCCEEDED] * (FLOWS // 4)
+    assert (effects_of(engine), twice, whole) == (len(states) * (ITEMS + 1), 0, len(states))
+    assert workers.killed
+
+
 def test_flows_are_right_whoever_is_killed(engine: Engine, workers: Workers) -> None:
     made = {}
     for number in range(FLOWS):
         with engine.begin() as connection:
             made[number] = create_flow(connection, twenty_steps(fails=number % 5 == 0))
 
-    def effects() -> int:
-        with engine.connect() as connection:
-            return int(connection.execute(text("SELECT count(*) FROM flow_effect")).scalar_one())
-
-    def is_idle() -> bool:
-        with engine.connect() as connection:
-            return bool(connection.execute(DUE).scalar_one() == 0)
-
+    effects, is_idle = partial(effects_of, engine), partial(nothing_is_due, engine)
     with workers.kills(every=40, progress=effects):
         until(is_idle, 3000)
         with engine.begin() as connection:
@@ -91,9 +120,7 @@ def test_flows_are_right_whoever_is_killed(engine: Engine, workers: Workers) -> 
     with engine.connect() as connection:
         found = list_flows(connection, limit=2 * FLOWS)
         early = connection.execute(EARLY).scalar_one()
-        twice = connection.execute(
-            text("SELECT count(*) - count(DISTINCT task_id) FROM flow_effect")
-        ).scalar_one()
+        twice = connection.execute(TWICE).scalar_one()
     assert [flow.state for flow in found] == [FlowState.SUCCEEDED] * FLOWS
     # Of twenty, four leave no row; `sorry` runs where `right2` failed at first.
     assert effects() == 15 * FLOWS + (FLOWS + 4) // 5

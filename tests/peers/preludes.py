@@ -151,7 +151,7 @@ def send_receipt(order_id):
 noon = datetime.now(UTC) + timedelta(days=1)
 """
 OUR_CELERY = """
-from celery import Celery
+from celery import Celery, chain
 from tasks_app.celery_tasks import run_from_pool
 
 connection = session.connection()

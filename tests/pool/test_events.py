@@ -9,13 +9,21 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.events import AwaitedEvent, event
+from tasks_app.domain.events import AwaitedEvent, EventNeed, event
 from tasks_app.domain.flows import CreatedFlow, Flow, FlowState, failed
+from tasks_app.domain.operations import BulkAction
+from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import events, flows
+from tasks_app.pool.flow_rerun import rerun
 from tasks_app.pool.operations.erase import erase_beside
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.tasks.amend import amend
+from tasks_app.pool.tasks.cancel import Cancelled, cancel
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.pool.testing import shift_instants
-from tests.factory import row_of
-from tests.pool.test_flows import act, flow, starts, words
+from tasks_app.runtime.api.producer import create_task
+from tests.factory import claimed_task, ending, row_of, succeed
+from tests.pool.test_flows import CAUSE, act, flow, starts, words
 
 HOUR = timedelta(hours=1)
 DAY = 24 * HOUR
@@ -42,6 +50,8 @@ def does(connection: Connection, made: CreatedFlow, verb: str) -> None:
         assert events.send(connection, of, "{}")
     elif what == "pass":
         shift_instants(connection, timedelta(hours=int(of)))
+    elif what == "rerun":
+        rerun(connection, flows.get_flow(connection, made.id), of)
     else:
         act(connection, made, verb)
 
@@ -110,6 +120,11 @@ SCRIPTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "what waits to be tried again waits for a need":
         (["a", T], {}, ("waits 1; ends:a -> in 48h; pass:48 -> due; retry -> in 1h; "
          "requeue:a -> waits 1; ends:a -> in 48h; send:t -> in 1h")),
+    "a flow that runs again":
+        (["a", T], {}, ("waits 1; ends:a -> in 48h; rerun:a -> waits 1; pass:48 -> waits 1; "
+         "ends:a -> in 48h; send:t -> due")),
+    "a step that runs again does not wait": (T, {}, ("in 48h; send:t -> due; ends -> success; "
+         "rerun:d -> due")),
     "a delay within the time-out":
         (["a", T], {"delay": "1h"}, "waits 1; ends:a -> in 48h; send:t -> in 1h"),
     "a delay beyond the time-out":
@@ -289,3 +304,87 @@ def test_a_hundred_events_are_enough(connection: Connection) -> None:
     made = flow(connection, d=tuple(event(f"k{n}") for n in range(100)))
     assert stands(connection, made) == "waits 100"
     assert row_of(connection, made.task_ids["d"]).waits_for == 100
+
+
+# -- runs that wait
+def awaits(connection: Connection, task_id: int, *needs: EventNeed, by: str = "one") -> str:
+    """Let a run wait for events; return what it got, or how the task is then."""
+    task = claimed_task(connection, task_id)
+    found = [events.await_one(connection, task_id, need) for need in needs]
+    if any(each.is_open for each in found):
+        back = ending(task, Event.SNOOZE, awaits_needs=True, wait=timedelta(0), cause=CAUSE)
+        if by == "one":
+            assert settle_one(connection, back) is State.PENDING
+        else:
+            assert settle_group(connection, [back]) == {task_id: State.PENDING}
+    else:
+        succeed(connection, ending(task))
+    return ", ".join("open" if each.is_open else str(each.payload) for each in found)
+
+
+def is_due(connection: Connection, task_id: int) -> bool:
+    return starts(connection, task_id)
+
+
+@pytest.fixture(params=["plain task", "step"])
+def waiter(request: pytest.FixtureRequest, connection: Connection) -> int:
+    if request.param == "step":
+        return flow(connection, a=(), d="a").task_ids["a"]
+    return int(create_task(connection, "t"))
+
+
+@pytest.mark.parametrize("by", ["one", "many"])
+def test_a_run_goes_back_until_an_event_is_sent(
+    connection: Connection, waiter: int, by: str
+) -> None:
+    assert awaits(connection, waiter, K, by=by) == "open"
+    assert not is_due(connection, waiter)
+    assert row_of(connection, waiter).failures == 0
+    assert events.send(connection, "k", '{"n": 1}')
+    assert awaits(connection, waiter, K) == "{'n': 1}"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_the_time_out_of_a_run_begins_with_its_first_wait(
+    connection: Connection, waiter: int, sent: bool
+) -> None:
+    assert awaits(connection, waiter, T) == "open"
+    shift_instants(connection, 40 * HOUR)
+    amend(connection, BulkAction.RUN_NOW, [waiter])
+    assert awaits(connection, waiter, T) == "open"
+    assert not is_due(connection, waiter)
+    if sent:
+        assert events.send(connection, "t", "{}")
+    else:
+        shift_instants(connection, 8 * HOUR)
+    assert awaits(connection, waiter, T) == ("{}" if sent else "None")
+
+
+def test_a_run_waits_for_several(connection: Connection, waiter: int) -> None:
+    assert awaits(connection, waiter, K, T, U) == "open, open, open"
+    assert events.send(connection, "k", "{}")
+    assert not is_due(connection, waiter)
+    assert events.send(connection, "t", "{}")
+    shift_instants(connection, 24 * HOUR)
+    assert awaits(connection, waiter, K, T, U) == "{}, {}, None"
+
+
+def test_what_a_run_waits_for_is_held_and_released(connection: Connection, waiter: int) -> None:
+    awaits(connection, waiter, K)
+    amend(connection, BulkAction.HOLD, [waiter])
+    assert events.send(connection, "k", "{}")
+    assert not is_due(connection, waiter)
+    amend(connection, BulkAction.RELEASE, [waiter])
+    assert is_due(connection, waiter)
+
+
+def test_a_requeue_begins_the_time_out_of_a_run_anew(connection: Connection, waiter: int) -> None:
+    assert awaits(connection, waiter, T) == "open"
+    shift_instants(connection, 48 * HOUR)
+    assert cancel(connection, waiter) is Cancelled.CANCELLED
+    assert requeue(connection, waiter) is Requeued.REQUEUED
+    if not is_due(connection, waiter):  # a step waits before its run
+        shift_instants(connection, 48 * HOUR)
+        assert is_due(connection, waiter)
+        return
+    assert awaits(connection, waiter, T) == "open"

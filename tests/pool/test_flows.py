@@ -11,10 +11,10 @@ import pytest
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flows import CreatedFlow, Flow, ended, failed
+from tasks_app.domain.flows import CreatedFlow, Flow, Need, ended, failed
 from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.operations import Amendment, BulkAction
-from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import flows
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
@@ -193,6 +193,83 @@ def test_a_result_is_kept_as_long_as_the_flow(connection: Connection, way: Any) 
     (needed,) = flows.needed_steps(connection, made.task_ids["b"]).values()
     assert (needed.step, needed.end, needed.result) == ("a", "success", {"n": 7})
     assert flows.get_flow(connection, made.id).steps[0].result == {"n": 7}
+
+
+# -- runs that go back until needs are met that they have entered
+def awaits(connection: Connection, task: ClaimedTask, by: str, **more: Any) -> State | None:
+    """End a run so that it waits for its needs, in one of the two ways."""
+    back = ending(task, Event.SNOOZE, awaits_needs=True, wait=timedelta(0), cause=CAUSE)
+    if by == "one":
+        return settle_one(connection, back, **more)
+    return settle_group(connection, [back], **more).get(task.task_id)
+
+
+def entered(connection: Connection, *needs: Need) -> tuple[CreatedFlow, Any]:
+    """Let m run, and enter needs of its own; a step d needs m."""
+    made = flow(connection, a=(), b=(), m=(), d="m")
+    task = claimed_task(connection, made.task_ids["m"])
+    flows.add_needs(connection, task.task_id, needs)
+    return made, task
+
+
+AWAITING = {
+    "needs that are open": ("m -> waits 2; ends:b -> waits 1; ends:a -> due"),
+    "a need that ended before": ("ends:a -> runs; m -> waits 1; ends:b -> due"),
+    "all needs ended before": ("ends:a -> runs; ends:b -> runs; m -> due"),
+    "a need that failed before":
+        "fails:a -> runs; ends:b -> runs; m -> waits 1; requeue:a -> waits 1; ends:a -> due",
+    "a need that was requeued meanwhile":
+        "ends:a -> runs; requeue:a -> runs; m -> waits 2; ends:b -> waits 1; ends:a -> due",
+    "a hold": "m -> waits 2; hold:m -> held, waits 2; ends:a -> held, waits 1; ends:b -> held",
+    "a cancellation": "cancel:m -> runs; m -> failure; requeue:m -> waits 2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["one", "many"])
+@pytest.mark.parametrize("script", AWAITING.values(), ids=AWAITING)
+def test_a_run_goes_back_until_its_needs_are_met(
+    connection: Connection, script: str, by: str
+) -> None:
+    made, task = entered(connection, Need("a"), Need("b"))
+    for verb, word in (each.split(" -> ") for each in script.split("; ")):
+        if verb == "m":
+            assert awaits(connection, task, by) is not None
+        else:
+            act(connection, made, verb)
+        assert (verb, words(connection, made)["m"]) == (verb, word)
+        assert starts(connection, made.task_ids["m"]) == (word == "due"), verb
+    assert words(connection, made)["d"] == "waits 1"
+
+
+@pytest.mark.parametrize("by", ["one", "many"])
+def test_who_ends_the_last_need_is_told_that_the_run_starts_again(
+    connection: Connection, by: str
+) -> None:
+    made, task = entered(connection, Need("a"))
+    connection.execute(text("UPDATE task_flow_step SET delay = '1h' WHERE step = 'm'"))
+    assert awaits(connection, task, by) is State.PENDING
+    row = row_of(connection, task.task_id)
+    assert (row.failures, row.crashes, row.attempt, row.owner) == (0, 0, 1, None)
+    started: list[StartedTask] = []
+    settle_one(connection, ending(claimed_task(connection, made.task_ids["a"])), started=started)
+    assert [s.id for s in started] == [task.task_id]
+    assert starts(connection, task.task_id)  # its delay was over before its first run
+
+
+def test_runs_that_wait_and_others_end_in_one_call(connection: Connection) -> None:
+    made, task = entered(connection, Need("a"))
+    other, a = (claimed_task(connection, made.task_ids[step]) for step in "ba")
+    back = ending(task, Event.SNOOZE, awaits_needs=True, wait=timedelta(0), cause=CAUSE)
+    soon = ending(other, Event.RETRY, failures=1, cause=CAUSE, wait=HOUR)
+    assert len(settle_group(connection, [back, soon, ending(a)])) == 3
+    expected = {"a": "success", "b": "later", "m": "due", "d": "waits 1"}
+    assert words(connection, made) == expected
+
+
+def test_a_run_of_no_flow_that_waits_for_needs_is_due(connection: Connection) -> None:
+    task = claimed_task(connection)
+    assert awaits(connection, task, "many") is State.PENDING
+    assert starts(connection, task.task_id)
 
 
 # -- operators and requeues
@@ -480,6 +557,8 @@ def settles(statement: Any) -> Verb:
 VERBS: dict[str, tuple[Verb, int]] = {
     "settle": (settles(settle._GROUP), 100),
     "settle one": (settles(settle.ONE), 1),
+    "put back": (settles(settle._GROUP_THAT_AWAITS), 100),
+    "put back one": (settles(settle._ONE_THAT_AWAITS), 1),
     "succeed": (member_succeeds, 1),
     "reopen": (
         lambda c, _: c.execute(text("SELECT task_flow_step_reopened(:id)"), {"id": ENDED}), 1,

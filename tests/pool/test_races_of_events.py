@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.events import event
 from tasks_app.domain.flows import CreatedFlow
+from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool import events
-from tests.factory import claimed_task
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tests.factory import claimed_task, ending
 from tests.pool.interleave import blocked, two
 from tests.pool.test_events import K, T, does, stands
-from tests.pool.test_flows import flow
+from tests.pool.test_flows import CAUSE, flow, starts
 from tests.pool.test_task_groups import by_one, with_effects
 
 ENDS = ["commit", "rollback"]
@@ -207,3 +210,102 @@ def test_two_that_meet_at_a_step_act_in_turn(engine: Engine, case, end: str) -> 
         b.commit()
     with engine.connect() as connection:
         assert stands(connection, made) == expected[end]
+
+
+# -- runs that wait
+def goes_back(connection: Connection, task: Any, by: str) -> Any:
+    back = ending(task, Event.SNOOZE, awaits_needs=True, wait=timedelta(0), cause=CAUSE)
+    if by == "one":
+        return settle_one(connection, back)
+    return settle_group(connection, [back]).get(task.task_id)
+
+
+@pytest.fixture(params=["plain task", "step"])
+def run(request: pytest.FixtureRequest, engine: Engine) -> Any:
+    with engine.begin() as connection:
+        if request.param == "step":
+            return claimed_task(connection, flow(connection, a=(), d="a").task_ids["a"])
+        return claimed_task(connection)
+
+
+def is_due(engine: Engine, task: Any) -> bool:
+    with engine.connect() as connection:
+        return starts(connection, task.task_id)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("need", [K, T._replace(key="k")])
+def test_who_sends_waits_for_a_run_that_begins_to_wait(
+    engine: Engine, known: bool, run: Any, need: Any, end: str
+) -> None:
+    with two(engine) as (a, b):
+        assert events.await_one(a, run.task_id, need).is_open
+        sending = blocked(engine, b, a, sends)
+        getattr(a, end)()
+        assert sending.result()
+        b.commit()
+        assert events.await_one(a, run.task_id, need).payload == {}
+        a.commit()
+        assert goes_back(a, run, "one") is State.PENDING
+        a.commit()
+    assert is_due(engine, run)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_that_begins_to_wait_waits_for_who_sends(
+    engine: Engine, known: bool, run: Any, end: str
+) -> None:
+    with two(engine) as (a, b):
+        assert sends(b)
+        asking = blocked(engine, a, b, lambda c: events.await_one(c, run.task_id, K))
+        getattr(b, end)()
+        assert asking.result().is_open == (end == "rollback")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("need", [K, T._replace(key="k")])
+@pytest.mark.parametrize("by", ["one", "many"])
+def test_no_event_is_missed_by_a_run_that_goes_back(
+    engine: Engine, run: Any, need: Any, by: str, end: str
+) -> None:
+    """Who sends has met it as it ran, and has not committed when it goes back."""
+    with two(engine) as (a, b):
+        assert events.await_one(a, run.task_id, need).is_open
+        a.commit()
+        assert sends(b)
+        in_flow = run.group_id is not None
+        if in_flow and by == "one":
+            back = blocked(engine, a, b, lambda c: goes_back(c, run, by))
+            getattr(b, end)()
+            assert back.result() is State.PENDING
+        else:
+            done = goes_back(a, run, by)
+            a.commit()
+            getattr(b, end)()
+            assert done is (None if in_flow else State.PENDING)
+            if in_flow:  # its flow was busy: it is asked again
+                assert goes_back(a, run, by) is State.PENDING
+        a.commit()
+    if in_flow and end == "rollback":
+        assert not is_due(engine, run)
+    else:
+        assert is_due(engine, run)  # a plain task asks again itself
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("need", [K, T._replace(key="k")])
+def test_who_sends_waits_for_a_run_that_goes_back(
+    engine: Engine, run: Any, need: Any, end: str
+) -> None:
+    with two(engine) as (a, b):
+        assert events.await_one(a, run.task_id, need).is_open
+        a.commit()
+        assert goes_back(a, run, "one") is State.PENDING
+        sending = blocked(engine, b, a, sends)
+        getattr(a, end)()
+        assert sending.result()
+        b.commit()
+        if end == "rollback":
+            assert goes_back(a, run, "one") is State.PENDING
+            a.commit()
+    assert is_due(engine, run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -14,16 +15,20 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.flows import CreatedFlow, ended, failed
+from tasks_app.domain.errors import TasksError
+from tasks_app.domain.flows import CreatedFlow, Flow, Need, ended, failed
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.flow_rerun import lock_flow, rerun
+from tasks_app.pool.flows import add_needs, step_of
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.leases import release, rescue_claims
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.cancel import cancel, cancel_these
 from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.api.flows import extend_flow
 from tests.factory import LEASE, claimed_task, claimer, ending, succeed
 from tests.pool.interleave import blocked, two
 from tests.pool.test_flows import CAUSE, act, flow, starts, words
@@ -106,6 +111,97 @@ def test_two_that_meet_at_a_step_act_in_turn(engine: Engine, case, end: str) -> 
         b.commit()
     with engine.connect() as connection:
         assert words(connection, made)["d"] == expected[end]
+        assert consistent(connection)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("by", [by_one, with_effects])
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_no_end_is_missed_by_a_run_that_goes_back_to_wait(
+    engine: Engine, by: Any, *, ends_first: bool, end: str
+) -> None:
+    made, tasks = prepared(engine)
+    with two(engine) as (a, b):
+        add_needs(a, tasks["b"].task_id, [Need("a")])
+        a.commit()
+        first, second = waits_for_needs, ends("a", by)
+        if ends_first:
+            first, second = second, first
+        first(a, made, tasks)
+        waiting = blocked(engine, b, a, lambda connection: second(connection, made, tasks))
+        getattr(a, end)()
+        waiting.result()
+        b.commit()
+    with engine.connect() as connection:
+        rolled_back = "waits 1" if ends_first else "runs"
+        assert words(connection, made)["b"] == ("due" if end == "commit" else rolled_back)
+        assert consistent(connection)
+
+
+def waits_for_needs(connection: Connection, made: CreatedFlow, tasks: dict[str, Any]) -> None:
+    assert settle_one(connection, back_to_wait(tasks["b"])) is State.PENDING
+
+
+def back_to_wait(task: Any) -> Any:
+    return ending(task, Event.SNOOZE, awaits_needs=True, wait=timedelta(0), cause=CAUSE)
+
+
+@pytest.mark.parametrize("first", [by_group, by_one, with_effects])
+def test_a_settle_of_many_leaves_a_run_that_waits_while_its_flow_is_busy(
+    engine: Engine, first
+) -> None:
+    made, tasks = prepared(engine)
+    with two(engine) as (a, b):
+        add_needs(a, tasks["b"].task_id, [Need("a")])
+        a.commit()
+        first(a, tasks["a"])
+        assert settle_group(b, [back_to_wait(tasks["b"])]) == {}
+        b.commit()
+        a.commit()
+        assert settle_group(b, [back_to_wait(tasks["b"])]) == {tasks["b"].task_id: State.PENDING}
+        b.commit()
+    with engine.connect() as connection:
+        assert words(connection, made)["b"] == "due"
+
+
+def test_a_settle_of_many_leaves_an_end_while_a_run_goes_back_to_wait(engine: Engine) -> None:
+    made, tasks = prepared(engine)
+    with two(engine) as (a, b):
+        add_needs(a, tasks["b"].task_id, [Need("a")])
+        a.commit()
+        assert settle_group(a, [back_to_wait(tasks["b"])])
+        assert settle_group(b, [ending(tasks["a"])]) == {}
+        b.commit()
+        a.commit()
+        by_group(b, tasks["a"])
+        b.commit()
+    with engine.connect() as connection:
+        assert words(connection, made)["b"] == "due"
+
+
+def extends(connection: Connection, made: CreatedFlow, tasks: dict[str, Any]) -> None:
+    more = Flow("more")
+    more.step("x", "t", needs=("a", "b"))
+    extend_flow(connection, made.id, more)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("by", [by_one, with_effects])
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_steps_that_are_added_count_each_end_once(
+    engine: Engine, by: Any, *, ends_first: bool, end: str
+) -> None:
+    made, tasks = prepared(engine, "ends:a")
+    first, second = (ends("b", by), extends) if ends_first else (extends, ends("b", by))
+    with two(engine) as (a, b):
+        first(a, made, tasks)
+        waiting = blocked(engine, b, a, lambda connection: second(connection, made, tasks))
+        getattr(a, end)()
+        waiting.result()
+        b.commit()
+    with engine.connect() as connection:
+        expected = "due" if end == "commit" else "waits 1" if ends_first else None
+        assert words(connection, made).get("x") == expected
         assert consistent(connection)
 
 
@@ -210,7 +306,7 @@ class Actor:
 
     def _step(self, connection: Connection) -> None:
         some = sorted(self._dice.sample(self._ids, self._dice.choice((1, 5, 20))))
-        match self._dice.randrange(12):
+        match self._dice.randrange(13):
             case 0:
                 cancel(connection, some[0])
             case 1:
@@ -230,8 +326,16 @@ class Actor:
                 )
             case 7:
                 sweep_all(connection, 10)
+            case 8:
+                self._rerun(connection, some[0])
             case _:
                 self._run(connection, some)
+
+    def _rerun(self, connection: Connection, task_id: int) -> None:
+        of = step_of(connection, task_id)
+        found = of and lock_flow(connection, of.flow.id)
+        with suppress(TasksError):
+            rerun(connection, found, of.step.name)
 
     def _run(self, connection: Connection, some: list[int]) -> None:
         """Claims and ends are one transaction here, so that nobody has to find open runs again."""

@@ -143,7 +143,7 @@ class Bench:
         **options: Any,
     ) -> StandaloneWorker:
         child = self.child(extra_threads=concurrency - 1, **options)
-        names = set(self.registry.names)
+        names = set(child.identity.handlers)
         return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
 
     def drain(self, **options: Any) -> None:

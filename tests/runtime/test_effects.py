@@ -82,6 +82,10 @@ async def _commits(ctx: Any) -> None:
     ctx.commit({"page": 1})
 
 
+async def _keeps_a_step(ctx: Any) -> None:
+    ctx.step("a", int)
+
+
 async def _reads_its_checkpoint(ctx: Any) -> None:
     assert ctx.checkpoint
 
@@ -105,6 +109,7 @@ async def _cancels(ctx: Any) -> None:
         (_on_the_connection, "AsyncConnection.execute()"),
         (_kept_in_a_name, "AsyncSession.scalars()"),
         (_commits, "ctx.commit()"),
+        (_keeps_a_step, "ctx.step()"),
         (_reads_its_checkpoint, "ctx.checkpoint()"),
         (_creates, "acreate_task()"),
         (_creates_on_the_connection, "acreate_tasks()"),

@@ -24,6 +24,7 @@ from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.schedules.schedules import create_schedule
 from tasks_app.testing import adrain, assert_created, atravel, drain, travel
+from tasks_app.testing.results import Drained
 from tests.factory import claimed_task, count
 from tests.testing.conftest import NOTE, Kit, in_async_session
 
@@ -162,6 +163,39 @@ def test_a_checkpoint_outlives_the_error_after_it(kit: Kit) -> None:
     assert seen == [None, {"page": 1}]
     assert [run.state for run in drained] == [State.PENDING, State.FAILED]
     assert len(drained.tasks) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_sleep_between_kept_steps_is_over_when_so_much_time_has_passed(
+    kit: Kit, *, is_async: bool
+) -> None:
+    calls: list[str] = []
+
+    @kit.handler(retry="0s,0s")
+    def plain(ctx: TaskContext) -> None:
+        ctx.step("before", calls.append, "before")
+        ctx.sleep("1d", name="night")
+        ctx.step("behind", calls.append, "behind")
+        if ctx.failures == 0:
+            raise ValueError
+
+    @kit.handler("b", retry="0s,0s")
+    async def awaited(ctx: AsyncTaskContext) -> None:
+        await ctx.step("before", calls.append, "before")
+        await ctx.sleep("1d", name="night")
+        await ctx.step("behind", calls.append, "behind")
+        if ctx.failures == 0:
+            raise ValueError
+
+    def states(drained: Drained) -> list[State]:
+        return [run.state for run in drained]
+
+    assert states(kit.drain(awaited if is_async else plain)) == [State.PENDING]
+    travel("23h", kit.session)
+    assert states(kit.drain()) == []
+    travel("1h", kit.session)
+    assert states(kit.drain()) == [State.PENDING, State.SUCCEEDED]
+    assert calls == ["before", "behind"]
 
 
 @pytest.mark.parametrize(

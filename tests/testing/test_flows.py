@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tasks_app.domain.events import event
 from tasks_app.domain.flows import CreatedFlow, Flow, FlowState
 from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.flows import create_flow, get_flow
+from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.api.tasks import get_task, requeue_task
 from tasks_app.testing import TasksTestMixin, aassert_flow, assert_flow, drain, travel
 from tests.testing.conftest import Kit, in_async_session
@@ -17,7 +20,7 @@ from tests.testing.conftest import Kit, in_async_session
 BROKEN: set[str] = set()
 
 
-def made(kit: Kit, **of_ship: Any) -> CreatedFlow:
+def made(kit: Kit, *, more: Any = None, **of_ship: Any) -> CreatedFlow:
     """Create the flow of an order, with a handler for its steps."""
     BROKEN.clear()
 
@@ -28,7 +31,7 @@ def made(kit: Kit, **of_ship: Any) -> CreatedFlow:
 
     flow = Flow("order")
     pay = flow.step("pay", "step", {"n": "pay"})
-    ship = flow.step("ship", "step", {"n": "ship"}, needs=pay, **of_ship)
+    ship = flow.step("ship", "step", {"n": "ship"}, needs=[pay, more] if more else pay, **of_ship)
     flow.step("thank", "step", {"n": "thank"}, needs=[pay, ship])
     return create_flow(kit.session, flow)
 
@@ -123,3 +126,56 @@ def test_the_mixin_and_async_tests_assert_flows(kit: Kit, database_url: str) -> 
             await aassert_flow(session, 7)
 
     in_async_session(database_url, scene)
+
+
+def test_a_step_that_waits_for_an_event_is_asserted_sent_and_timed_out(kit: Kit) -> None:
+    created = made(kit, more=event("order:7/ok", timeout="2d"))
+    kit.drain()
+    waiting = {"ship": ["event order:7/ok"], "thank": ["ship"]}
+    assert_flow(kit.session, created.id, done=["pay"], waiting=waiting, failed=[])
+    with pytest.raises(AssertionError, match="waits for event order:7/ok until in"):
+        assert_flow(kit.session, created.id, waiting={})
+    travel("47h", kit.session)
+    kit.drain()
+    assert_flow(kit.session, created.id, waiting=waiting)
+    travel("1h", kit.session)
+    kit.drain().assert_succeeded()
+
+    created = made(kit, more=event("order:8/ok", timeout="2d"))
+    kit.drain()
+    assert send_event(kit.session, "order:8/ok")
+    kit.drain().assert_succeeded()
+    assert_flow(kit.session, created.id, done=["pay", "ship", "thank"], waiting={}, failed=[])
+
+
+def test_a_run_that_waits_for_an_event_goes_on_in_a_drain(kit: Kit) -> None:
+    got: list[Any] = []
+
+    @kit.handler("pickup")
+    def pickup(ctx: Any, payload: Any) -> None:
+        got.append(ctx.wait_event("pickup:7", timeout="5d"))
+        got.append(ctx.wait_event("pickup:8", timeout="5d"))
+
+    task_id = create_task(kit.session, "pickup")
+    kit.drain()
+    assert got == []
+    assert send_event(kit.session, "pickup:7", {"at": "noon"})
+    kit.drain()
+    assert got == [{"at": "noon"}]
+    travel("5d", kit.session)
+    kit.drain()
+    assert got == [{"at": "noon"}, {"at": "noon"}, None]
+    task = get_task(kit.session, task_id)
+    assert (task.state, task.failures, task.attempt) == ("SUCCEEDED", 0, 3)
+
+
+def test_a_drain_runs_the_items_of_a_map(kit: Kit) -> None:
+    kit.handler("list")(lambda ctx: [1, 2])
+    kit.handler("double")(lambda ctx, payload: 2 * payload["value"])
+    kit.handler("read")(lambda ctx: ctx.need("doubled"))
+    flow = Flow("f")
+    flow.map("doubled", "double", over=flow.step("list", "list"))
+    flow.step("read", "read", needs="doubled")
+    created = create_flow(kit.session, flow)
+    assert kit.drain().of("read").succeeded[0].result == [2, 4]
+    assert_flow(kit.session, created.id, done=["list", "doubled", "read"], waiting={}, failed=[])

@@ -221,6 +221,34 @@ def test_a_commit_keeps_the_checkpoint_in_the_context(kit: Kit) -> None:
     assert kit.session.in_transaction()
 
 
+def test_kept_steps_are_found_and_others_called(kit: Kit) -> None:
+    ctx = make_context(kit.session, steps={"parcel": {"id": 7}, "night": None})
+    assert ctx.step("parcel", int) == {"id": 7}
+    ctx.sleep("1d", name="night")
+    assert ctx.step("note", lambda: (ctx.session.execute(NOTE, {"text": "a"}), (1, 2))[1]) == [1, 2]
+    assert kit.notes() == ["a"]
+    with pytest.raises(Snooze, match="It sleeps: day"):
+        ctx.sleep("1d", name="day")
+
+
+def test_steps_work_without_a_session() -> None:
+    ctx = make_context(attempt=2)
+    assert ctx.step("a", int, "7") == 7
+    assert ctx.step_key("a") == ctx.step_key("a") != ctx.step_key("b")
+
+
+def test_steps_of_an_async_handler_work_without_a_session(registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def read(ctx: AsyncTaskContext) -> list[Any]:
+        async def seven() -> int:
+            return 7
+
+        await ctx.sleep("1d", name="night")
+        return [await ctx.step("a", seven), await ctx.step("kept", seven)]
+
+    assert run(read, steps={"kept": 8, "night": None}) == [7, 8]
+
+
 def test_chunks_and_locks_work_in_it(kit: Kit) -> None:
     kit.session.execute(text("INSERT INTO note SELECT 'n' || g FROM generate_series(1, 5) g"))
     ctx = make_context(kit.session)

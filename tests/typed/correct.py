@@ -50,6 +50,7 @@ from tasks_app import (
     create_task,
     create_tasks,
     explain_task,
+    extend_flow,
     failed,
     get_flow,
     get_task,
@@ -222,8 +223,12 @@ def produce(session: Session, connection: Connection, raw: psycopg.Connection[An
     paid: Need = flow.step("pay", grant, Order(order_id=1), queue="q")
     shipped = flow.step("ship", bare, needs=[paid, "other"])
     flow.step("other", "by.name", {"a": 1}, needs=failed(shipped), delay="1h")
+    labels: Need = flow.map("labels", grant, over=paid, needs=shipped, queue="q")
+    flow.map("by name", "by.name", over="pay", delay="1h")
+    flow.step("pack", bare, needs=labels)
     made: CreatedFlow = create_flow(session, flow, key="order:1", on_failure="cancel")
-    progress: FlowProgress | None = get_flow(session, made.id)
+    added: dict[str, TaskId] = extend_flow(session, made.id, flow)
+    progress: FlowProgress | None = get_flow(session, added["pay"])
     if progress is not None and progress.state == "stalled":
         cancel_flow(session, progress.id, by=progress.steps[0].name)
     create_schedule(session, "weekly", grant, Order(order_id=2), every="7d")

@@ -146,6 +146,9 @@ def produce(session: Session, engine: Engine, maker: AsyncSession, buffer: TaskB
     flow.step("pay", pay)  # mistake
     flow.step("pay", tick, needs=7)  # mistake
     flow.step("pay", tick, prioritty=1)  # mistake
+    flow.map("labels", pay)  # mistake
+    flow.map("labels", pay, over=7)  # mistake
+    flow.map("labels", pay, over="pay", prioritty=1)  # mistake
     create_flow(session, "order")  # mistake
     get_task(session, "x")  # mistake
     get_task(maker, 1)  # mistake

@@ -9,6 +9,7 @@ LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
 POOLS = "tests/broker/test_two_pools.py::"
 REFUSALS = "tests/broker/test_celery_settings.py::test_"
 SETTINGS = "tests/broker/test_celery_settings.py::test_"
+CANVAS = "tests/broker/celery_tasks/test_canvas.py::test_"
 
 BROKER = (
     mutant(
@@ -114,5 +115,37 @@ BROKER = (
         "                enter_breakers(connection, HANDLERS)\n",
         "",
         "tests/broker/test_worker.py::test_few_more_calls_go_out_than_its_threshold",
+    ),
+    mutant(
+        "a canvas forgets that a signature is immutable",
+        "An immutable signature waits, and takes no result.",
+        "tasks_app/broker/canvas.py",
+        "        if signature.immutable:\n",
+        "        if False:\n",
+        f"{CANVAS}the_last_gets_what_it_gets_in_celery",
+    ),
+    mutant(
+        "the options of a chain are those of all its tasks",
+        "The options of a chain are its first task's.",
+        "tasks_app/broker/canvas.py",
+        "            options = {}  # those",
+        "            pass  # those",
+        f"{CANVAS}options_are_those_that_celery_would_use",
+    ),
+    mutant(
+        "a chord's errback hears nothing of its header",
+        "Where Celery would call the body's errback, a step of the flow does.",
+        "tasks_app/broker/canvas.py",
+        "        if not self._app.conf.task_allow_error_cb_on_chord_header:\n",
+        "        if False:\n",
+        f"{CANVAS}an_errback_of_a_chord_hears_of_its_header",
+    ),
+    mutant(
+        "a retry with other arguments takes the result again",
+        "self.retry(args=…) gives all arguments, also what came before them.",
+        "tasks_app/broker/celery_tasks.py",
+        "            payload=None if unchanged else given,\n",
+        '            payload=None if unchanged else {**given, "first": "1 a"},\n',
+        f"{CANVAS}a_retry_with_other_arguments_gives_all_of_them",
     ),
 )

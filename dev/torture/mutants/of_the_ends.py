@@ -338,7 +338,7 @@ ENDS_OF_RUNS = (
         "no history: members of a group leave no row",
         "What a group counts, and what its callback may read, is kept.",
         "tasks_app/domain/handlers/settlement.py",
-        "if level is HistoryLevel.ALL or task.in_group:",
+        "if level is HistoryLevel.ALL or task.group_id is not None:",
         "if level is HistoryLevel.ALL:",
         f"{HISTORY}results_of_members_are_kept",
     ),

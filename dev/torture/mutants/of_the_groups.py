@@ -1,4 +1,4 @@
-"""Groups, checkpoints and chunks, each time without one of their rules."""
+"""Groups, checkpoints, kept steps and chunks, each time without one of their rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ REQUEUE = "tasks_app/pool/tasks/requeue.py"
 PROGRESS = "tasks_app/pool/tasks/run_records.py"
 GROUPS = "tests/pool/test_task_groups.py::test_"
 KEPT = "tests/pool/tasks/test_requeue.py::test_"
+CHECKPOINT = "tasks_app/runtime/handlers/checkpoint.py"
+KEEPS = "tasks_app/runtime/handlers/steps.py"
+STEPS = "tests/runtime/handlers/test_steps.py::test_"
 
 GROUPS_AND_PROGRESS = (
     mutant(
@@ -49,7 +52,7 @@ GROUPS_AND_PROGRESS = (
         "member that ends like all others",
         "Each end of a member is counted.",
         SUCCEED,
-        "    if settlement.task is None or settlement.task.in_group:\n",
+        "    if settlement.task is None or settlement.task.group_id is not None:\n",
         "    if False:\n",
         f"{GROUPS}the_last_success_calls_then",
         "tests/runtime/ends/test_contract.py::"
@@ -168,9 +171,49 @@ GROUPS_AND_PROGRESS = (
         f"{KEPT}nobody_else_has_the_row_until_the_commit_no_renewal_waits",
     ),
     mutant(
+        "step without the fence",
+        "Who has lost the fence keeps no step.",
+        PROGRESS,
+        "FROM held h WHERE CAST(:step AS text) IS NOT NULL)",
+        "FROM (SELECT CAST(:id AS bigint) AS id) h WHERE CAST(:step AS text) IS NOT NULL)",
+        f"{KEPT}a_stale_fence_keeps_nothing",
+    ),
+    mutant(
+        "step that later attempts do not look for",
+        "A kept step is not called again.",
+        KEEPS,
+        "self._is_read = given is not None or run.is_first",
+        "self._is_read = True",
+        f"{STEPS}a_kept_step_is_not_called_again_and_returns_the_same[plain]",
+    ),
+    mutant(
+        "call after a conflict that begins anew",
+        "What a call of the handler has kept is found by the next one, in one attempt, too.",
+        CHECKPOINT,
+        "return self.task.fence.attempt == 1 and not self.has_kept",
+        "return self.task.fence.attempt == 1",
+        f"{STEPS}a_call_after_a_conflict_finds_what_the_one_before_it_kept[plain]",
+    ),
+    mutant(
+        "step that commits within another",
+        "What a function does is one commit, with its result.",
+        CHECKPOINT,
+        "        self._check_outside()\n        self._inside = name",
+        "        self._inside = name",
+        f"{STEPS}nothing_commits_while_a_function_runs[step-plain]",
+    ),
+    mutant(
+        "sleep that begins anew when it is disturbed",
+        "A sleep ends at the instant that was kept.",
+        KEEPS,
+        "left_s = since + (seconds or 0) - time.monotonic()",
+        "left_s = seconds if since + seconds > time.monotonic() else 0",
+        f"{STEPS}who_is_woken_early_sleeps_on_until_the_same_instant[plain]",
+    ),
+    mutant(
         "chunk whose place comes before its effects",
         "A page's effects and its place are one commit.",
-        "tasks_app/runtime/handlers/checkpoint.py",
+        CHECKPOINT,
         """\
             yield page
             after = self._advance()

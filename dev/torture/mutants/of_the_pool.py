@@ -239,7 +239,7 @@ POOL = (
         "a requeue that leaves the old row behind",
         "An id lies in one pool.",
         "tasks_app/pool/tasks/requeue.py",
-        '    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})\n',
+        '    _delete(connection, pool, "id", sorted(states))\n',
         "",
         "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_by_its_id",
     ),

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from tasks_app.domain.batch.records import Batch
     from tasks_app.domain.partition.records import Partition
-    from tasks_app.runtime.handlers.context import RunLog, TaskContext
+    from tasks_app.runtime.handlers.context import TaskContext
+    from tasks_app.runtime.handlers.run_log import RunLog
 
 
 class ChunkContext:

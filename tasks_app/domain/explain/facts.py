@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tasks_app.domain.durations import instant_in_words
+from tasks_app.domain.events import AwaitedEvent
 from tasks_app.domain.flow_control.circuit_breaker import StoredBreaker
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.flows import StepOfFlow
@@ -55,11 +56,11 @@ class StoredRow:
     outage_since: datetime | None
     own_date: datetime | None  # when it is due if it is not held
     held: bool
-    waits_for: int | None  # how many needs of its step of a flow are open
+    waits_for: int | None  # how many needs, steps of its flow and events, are open
 
     @property
     def put_off(self) -> bool:
-        """Its ``due_at`` is no date: it is held, or waits for other steps."""
+        """Its ``due_at`` is no date: it is held, or has open needs."""
         return self.held or bool(self.waits_for)
 
     @property
@@ -206,6 +207,7 @@ class TaskFacts:
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None  # the group whose callback it is
     step_of: StepOfFlow | None = None
+    events: tuple[AwaitedEvent, ...] = ()  # those that it waits for, or has waited for
     connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
     ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
     late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan

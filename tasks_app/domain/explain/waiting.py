@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 
 from tasks_app.domain.durations import NAME_ITS_MODULE, count, instant_in_words
 from tasks_app.domain.errors import similar
+from tasks_app.domain.events import AwaitedEvent, event_in_words
 from tasks_app.domain.explain.facts import MOST_AHEAD, RunBy, StoredRow, TaskFacts
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
@@ -29,30 +31,58 @@ def held(facts: TaskFacts, row: StoredRow) -> Finding | None:
 
 
 def open_needs(facts: TaskFacts, row: StoredRow) -> Finding | None:
-    if not row.waits_for or facts.step_of is None:
+    if not row.waits_for and not _waits_for_events(facts, row):
         return None
-    return needs_of(facts.step_of, facts.now)
+    return needs_of(facts.step_of, facts.events, facts.now)
 
 
-def needs_of(of: StepOfFlow, now: datetime) -> Finding | None:
-    """Say what a step waits for, and what to do; None: it waits for no other."""
-    steps = {step.name: step for step in of.flow.steps}
-    needs = [(need, steps[need.step]) for need in of.step.open_needs]
-    if not needs:
-        return None
+def _waits_for_events(facts: TaskFacts, row: StoredRow) -> bool:
+    """Whether its date is that of a time-out, which an event would bring forward."""
+    ends = [event.until for event in facts.events if event.is_open and event.until is not None]
+    date = row.own_date
+    return bool(ends) and date is not None and facts.now < date <= max(ends)
+
+
+def needs_of(
+    of: StepOfFlow | None, awaited: Sequence[AwaitedEvent], now: datetime
+) -> Finding | None:
+    """Say which steps and events a task waits for, and what to do; None: for none."""
+    steps = {} if of is None else {step.name: step for step in of.flow.steps}
+    needs = [] if of is None else [(need, steps[need.step]) for need in of.step.open_needs]
+    events = [event for event in awaited if event.is_open]
     words = [
         f"{'' if need.after is After.SUCCESS else f'the {need.after} of '}step {step.name} "
         f"(task {step.task_id}, {step_in_words(step, now)})"
-        for need, step in needs[:_MOST_NAMED]
+        for need, step in needs
     ]
-    if len(needs) > _MOST_NAMED:
-        words.append(f"{len(needs) - _MOST_NAMED} more: tasks-app flows show {of.flow.id}")
+    words += [event_in_words(event, now) for event in events]
+    if not words:
+        return None if of is None else _items_of(of)
+    if (more := len(words) - _MOST_NAMED) > 0:
+        command = "events list --waiting" if of is None else f"flows show {of.flow.id}"
+        words[_MOST_NAMED:] = [f"{more} more: tasks-app {command}"]
     fact = f"It waits for {', '.join(words[:-1])}{' and ' * (len(words) > 1)}{words[-1]}"
     if bad := [str(step.task_id) for _, step in needs if step.end is StepEnd.FAILURE]:
         again = f"tasks-app requeue {' '.join(bad[:_MOST_NAMED])}"
         return warn("needs", fact, f"To go on, fix the cause, then: {again}")
-    advice = f"Nothing to do; to see what keeps that one: tasks-app explain {needs[0][1].task_id}"
-    return ok("needs", fact, advice)
+    advice = (
+        f"to see what keeps that one: tasks-app explain {needs[0][1].task_id}"
+        if needs
+        else (f"to send that: tasks-app events send {shlex.quote(events[0].key)}")
+    )
+    return ok("needs", fact, f"Nothing to do; {advice}")
+
+
+def _items_of(of: StepOfFlow) -> Finding | None:
+    items = of.step.items
+    if items is None or not items.left:
+        return None
+    fact = f"It waits for {items.left:,} of its {count(items.total, 'item')}"
+    if not items.failed:
+        return ok("needs", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
+    again = f"tasks-app requeue --group {of.flow.id} --state FAILED"
+    failed = f"{fact}, of which {items.failed:,} failed"
+    return warn("needs", failed, f"To go on, fix the cause, then: {again}")
 
 
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
@@ -90,7 +120,7 @@ def lock_held(facts: TaskFacts, row: StoredRow) -> Finding | None:
 
 
 def not_due(facts: TaskFacts, row: StoredRow) -> Finding | None:
-    if row.put_off or row.due_at <= facts.now:
+    if row.put_off or row.due_at <= facts.now or _waits_for_events(facts, row):
         return None
     fact = f"It is due {instant_in_words(row.due_at, facts.now)}: {_why_later(facts, row)}"
     return ok("not due", fact, "Nothing to do: it starts then.")

@@ -49,6 +49,13 @@ class Snooze(Outcome):
         self.after: timedelta = named_duration("after", after)
 
 
+class WaitForNeeds(Snooze):
+    """Run again when its needs are met, which the run has entered and committed. Ours alone."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(0, reason)
+
+
 class DependencyDown(Outcome):
     """A dependency does not answer: run again, uncharged up to the handler's limit.
 

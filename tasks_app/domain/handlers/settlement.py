@@ -17,6 +17,7 @@ from tasks_app.domain.handlers.outcomes import (
     Retry,
     Skip,
     Snooze,
+    WaitForNeeds,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values.store import reference_in
@@ -56,7 +57,7 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
 def keeps_row(task: ClaimedTask, spec: HandlerSpec, levels: HistoryLevels) -> bool:
     """Whether the row is kept if the task succeeds; the handler's own level comes first."""
     level = spec.history or levels.queues.get(task.queue, levels.default)
-    if level is HistoryLevel.ALL or task.in_group:
+    if level is HistoryLevel.ALL or task.group_id is not None:
         return True
     return level is HistoryLevel.FAILURES and task.fence.attempt > 1
 
@@ -89,7 +90,8 @@ def settle_exception(
         case Fail():
             return settle_failure(task, cause)
         case Snooze():
-            return _uncharged(task, Event.SNOOZE, cause, error.after)
+            snoozed = _uncharged(task, Event.SNOOZE, cause, error.after)
+            return snoozed._replace(awaits_needs=isinstance(error, WaitForNeeds))
         case DependencyDown():  # if its outages could not be counted
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():

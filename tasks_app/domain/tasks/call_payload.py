@@ -16,6 +16,9 @@ class Call(BaseModel):
 
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    first: Any = None
+    """What a canvas puts before ``args``: ``"a"`` is the result of the needed step ``a``,
+    ``["a", ["b", "c"]]`` a list of such, ``{"task_id": "a"}`` the id of the step that failed."""
 
 
 CALL = PayloadType(Call)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 VALUE = "value"
-_WRAPPED = f'{{"{VALUE}":%s}}'
+WRAPPED = f'{{"{VALUE}":%s}}'
 _UNCHECKED = (inspect.Parameter.empty, Any, object, dict, Mapping, MutableMapping)
 _SCALARS = frozenset({str, int, bool, type(None)})
 _AS_WRITTEN = object()  # a payload that is JSON already: its type may read it in any way
@@ -97,8 +97,8 @@ class PayloadType:
                 wanted = payload  # and this is read as None
         else:
             payload = payload if self.wraps(payload) else payload[VALUE]
-            text, wanted = self._text(payload, limit - len(_WRAPPED), to_json)
-            text = _WRAPPED % text
+            text, wanted = self._text(payload, limit - len(WRAPPED), to_json)
+            text = WRAPPED % text
         back = self._checked(self.read, text)
         if wanted is not _AS_WRITTEN:
             check_read_back(wanted, back, "payload")

@@ -115,6 +115,24 @@ class TaskRow(NamedTuple):
 KEYS = TaskRow._fields[1:-1]  # a row's own columns but the payload
 
 
+def row_as_json(row: TaskRow) -> dict[str, Any]:
+    """Return what :func:`row_of_json` makes a row of, without payload and a key's rule."""
+    terms = row.terms._replace(rule=None)._asdict()
+    terms |= {name: terms[name] and terms[name].isoformat() for name in _INSTANTS}
+    terms["delay"] = terms["delay"].total_seconds()
+    return {**{key: getattr(row, key) for key in KEYS}, "terms": terms}
+
+
+def row_of_json(plain: dict[str, Any]) -> TaskRow:
+    terms = dict(plain["terms"])
+    terms |= {n: terms[n] and datetime.fromisoformat(terms[n]) for n in _INSTANTS}
+    terms["delay"] = timedelta(seconds=terms["delay"])
+    return TaskRow._make(("{}", *(plain[key] for key in KEYS), RowTemplate(**terms)))
+
+
+_INSTANTS = ("run_at", "expires_at")
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task in any pool."""
@@ -158,7 +176,9 @@ class Task:
     updated_at: datetime | None = None
     """When it was last created, claimed, returned, ended, changed or asked to stop."""
     more_limit_keys: list[str] | None = None  # its other limit keys
-    waits_for: int | None = None  # how many needs of its step of a flow are open; None: none
+    waits_for: int | None = (
+        None  # how many needs, steps of its flow and events, are open; None: none
+    )
 
 
 @dataclass(frozen=True, slots=True)

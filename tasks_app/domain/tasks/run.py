@@ -49,7 +49,7 @@ class ClaimedTask(NamedTuple):
     created_s: float  # seconds since 1970, and the key as text: few handlers use them
     due_s: float
     cancel_requested: bool
-    in_group: bool = False  # a group counts its end
+    group_id: int | None = None  # the group, or flow, that counts its end
 
     @property
     def idempotency_key(self) -> UUID:
@@ -110,4 +110,5 @@ class Settlement(NamedTuple):
     sub_status: str | None = None  # set by the run; None: not set
     is_kept: bool = True  # False: the row of this success is deleted, not moved
     writes: tuple[tuple[str, Any], ...] = ()  # SQL of the handler that commits together with this
+    awaits_needs: bool = False  # it goes back until its needs are met, which it has entered
     unsure: bool = False  # a COMMIT got no answer: if its fence is stale, it may have succeeded

@@ -16,6 +16,7 @@ from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.db_scheduler import functions
 from tasks_app.pool.db_scheduler.functions import Installed
 from tasks_app.pool.db_scheduler.jobs import usual_database, version
+from tasks_app.pool.events import count_waits
 from tasks_app.pool.flow_control import circuit_breakers, queue_settings
 from tasks_app.pool.flows import count_open
 from tasks_app.pool.locks.holders import Held, find_holders
@@ -138,7 +139,16 @@ def flows(connection: Connection, _settings: Settings) -> list[Finding]:
     return [warn("flows", fact, "To see them: tasks-app flows list --state stalled")]
 
 
-CHECKS: tuple[Check, ...] = (paused, standing, dependencies, firing, flows)
+def events(connection: Connection, _settings: Settings) -> list[Finding]:
+    """How many tasks wait for events, and how long the first of them has?"""
+    waits = count_waits(connection)
+    if waits.oldest is None:
+        return []
+    number = f"{count(waits.number, 'task')} {'waits' if waits.number == 1 else 'wait'} for events"
+    return [ok("events", f"{number}, the oldest for {rough_span(waits.oldest)}")]
+
+
+CHECKS: tuple[Check, ...] = (paused, standing, dependencies, firing, flows, events)
 DB_SCHEDULER_SUBJECT = "db-scheduler"
 
 

@@ -10,7 +10,15 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
-from tasks_app.domain.flows import FlowProgress, FlowState, FlowStep, StepEnd, WhenFailed
+from tasks_app.domain.flows import (
+    FlowProgress,
+    FlowState,
+    FlowStep,
+    MapItems,
+    StepEnd,
+    WhenFailed,
+    is_item,
+)
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flows import get_flow, newest_flows
@@ -43,16 +51,43 @@ class FlowPage:
 
     @property
     def left(self) -> int:
-        return sum(line.step.end is None for line in self.steps)
+        steps = sum(line.step.end is None for line in self.steps if not is_item(line.step.name))
+        return steps + sum(each.left - each.failed for each in self._items)
 
     @property
     def failed(self) -> dict[str, list[FlowStep]]:
-        """Return steps that failed, by the states of their tasks; a requeue starts them again."""
+        """Return steps that failed, by the states of their tasks; a requeue starts them again.
+
+        Of many items of maps, these are only the first.
+        """
         found: dict[str, list[FlowStep]] = {}
         for line in self.steps:
             if line.step.end is StepEnd.FAILURE:
                 found.setdefault(line.state, []).append(line.step)
         return found
+
+    @property
+    def open_events(self) -> list[str]:
+        """Return keys of events that steps wait for."""
+        return sorted({event.key for line in self.steps for event in line.step.open_events})
+
+    @property
+    def items(self) -> int:
+        """How many items its maps have."""
+        return sum(each.total for each in self._items)
+
+    @property
+    def _items(self) -> list[MapItems]:
+        return [line.step.items for line in self.steps if line.step.items]
+
+    @property
+    def items_listed(self) -> int:
+        return sum(is_item(line.step.name) for line in self.steps)
+
+    @property
+    def all_listed(self) -> bool:
+        """Whether all that failed are among its steps here."""
+        return sum(map(len, self.failed.values())) >= self.flow.failed
 
     @property
     def cancelled_rest(self) -> bool:
@@ -113,7 +148,10 @@ def _state(step: FlowStep, ends: Ends) -> str:
         return step.state or ends.get(step.task_id, (pruned,))[0]
     if step.held:
         return "HELD"
-    return "WAITING" if step.open_needs else step.state or State.PENDING
+    for_items = step.items is not None and step.due_at is None
+    if step.open_needs or step.open_events or for_items:
+        return "WAITING"
+    return step.state or State.PENDING
 
 
 def _shown(step: FlowStep, rules: Masks) -> Any:

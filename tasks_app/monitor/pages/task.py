@@ -37,6 +37,7 @@ class TaskPage:
     progress: float | None
     note: str | None
     checkpoint: dict[str, Any] | None
+    steps: dict[str, datetime]  # those that ctx.step has kept, and when
     progress_at: datetime | None
     member_of: GroupProgress | None
     step: str | None  # its name in the flow that ``member_of`` is
@@ -101,6 +102,7 @@ def task_page(
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
         checkpoint=None if kept is None else masked(mask(task.name, kept.checkpoint)),
+        steps=run_records.step_names(connection, task_id),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
         step=connection.execute(_STEP, {"id": task_id}).scalar(),

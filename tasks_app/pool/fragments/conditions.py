@@ -184,7 +184,7 @@ def own_date(alias: str = "p") -> str:
     return f"CASE WHEN {is_put_off(alias)} THEN {alias}.held_due_at ELSE {alias}.due_at END"
 
 
-OPEN_NEEDS = "abs(t.waits_for)"  # how many steps of its flow a row of ``t`` waits for
+OPEN_NEEDS = "abs(t.waits_for)"  # how many needs of a row of ``t`` are open
 UNPARKED = "parked = NULL, parked_kind = NULL, parked_for = NULL"
 
 

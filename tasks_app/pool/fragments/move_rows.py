@@ -17,14 +17,15 @@ from tasks_app.pool.tables import (
     LOG_LINES,
     NOW,
     PENDING,
+    PUT_BACK,
     quoted,
 )
 from tasks_app.pool.task_groups import (
     ENDS,
     LOCKED,
-    SKIP_LOCKED_GROUPS,
     count_members,
     lock_groups,
+    skip_locked_groups,
     start_followers,
 )
 
@@ -50,6 +51,11 @@ _RETURNED = """
     UNION ALL
     SELECT id, NULL, NULL, queue, wait_s FROM started
 """
+_PUT_BACK = f"""
+    put_back AS MATERIALIZED (
+        SELECT count({PUT_BACK}(CASE WHEN {_ALL_MOVED} >= 0 THEN a.id END)) AS number FROM again a)
+"""
+"""Once all rows have moved, those that came back are put off until their needs are met."""
 _HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
 
 
@@ -57,6 +63,7 @@ def move_out(
     held: str,
     *,
     waits: bool = False,
+    awaits_needs: bool = False,
     origin: State | None = State.RUNNING,
 ) -> Moving:
     """Return the statement that moves the rows that ``held`` selects and locks.
@@ -66,15 +73,17 @@ def move_out(
 
     It joins nothing, and finds rows by their ids: the plan of a join depends on two guessed sizes,
     and took a second if the pool was empty yesterday. Members of a group whose row is locked stay
-    where they are, unless ``waits``: then ``:ids`` has the rows. ``origin`` is their old state;
-    None: the log gets no lines.
+    where they are, unless ``waits``: then ``:ids`` has the rows. ``awaits_needs``: what comes back
+    waits for its needs, which are counted under the lock of its group. ``origin`` is their old
+    state; None: the log gets no lines.
     """
     if waits:
         groups = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
         first = f"""{lock_groups(groups)},
         held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
     else:
-        first = f"locked AS MATERIALIZED ({held}), {SKIP_LOCKED_GROUPS}"
+        groups = skip_locked_groups("true" if awaits_needs else ENDS)
+        first = f"locked AS MATERIALIZED ({held}), {groups}"
     moves = f"""
     WITH {first},
     ended AS NOT MATERIALIZED (SELECT id, batch_id, goes_to, result FROM held WHERE {ENDS}),
@@ -115,6 +124,10 @@ def move_out(
 
     def sql(level: Logged) -> str:
         lines = "" if origin is None else lines_of(level, origin)
+        if awaits_needs:
+            return (
+                f"{moves}{lines}, {_PUT_BACK} {_RETURNED} WHERE (SELECT number FROM put_back) >= 0"
+            )
         return f"{moves}{lines} {_RETURNED}"
 
     return Moving(sql)

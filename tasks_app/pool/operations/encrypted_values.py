@@ -19,6 +19,7 @@ from tasks_app.pool.tables import (
     GROUP,
     LARGE_VALUE,
     PENDING,
+    STEP,
 )
 
 
@@ -65,6 +66,10 @@ PLACES = (
     SecretColumn(
         *("task_flow_step.result", FLOW_STEP, "result", "t.task_id"),
         *("CAST(t.result AS text)", "t.task_name", "result = CAST(g.new AS jsonb)"),
+    ),
+    SecretColumn(
+        *("task_step.result", STEP, "result", "t.task_id"),
+        *("CAST(t.result AS text)", _NAME, "result = CAST(g.new AS jsonb)"),
     ),
     SecretColumn(
         *("task_attempt.encrypted_message", ATTEMPT, "error", "t.task_id"),

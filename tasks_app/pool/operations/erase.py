@@ -123,7 +123,7 @@ USER_VALUES = _read("""
     part,encrypted                  group.then_row,on_failure
     row,masked                      progress.checkpoint
     row                             progress.note
-    row,encrypted                   large_value.content
+    row,encrypted                   large_value.content step.result
     kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
     kept  pending.parked,parked_for key.unique_key gate.gate limit.target queue_fair.weights

@@ -14,6 +14,7 @@ from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.queues import Pause
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
+from tasks_app.pool.events import waits_of
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import capacities_of
 from tasks_app.pool.flows import step_of
@@ -69,6 +70,7 @@ def read_facts(
         late_after=late_after,
         heartbeat_every=heartbeat_every,
         step_of=step_of(connection, task_id),
+        events=waits_of(connection, [task_id], now=at).get(task_id, ()),
     )
     facts = _with_surroundings(facts, around)
     if facts.due is None:

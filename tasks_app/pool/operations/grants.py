@@ -70,9 +70,10 @@ _COUNTED = (
 )
 _ENTER_STEPS = (
     f"EXECUTE ON FUNCTION {t.ENTER_STEPS}"
-    "(bigint, text[], bigint[], text[], interval[], text[], text[], text[])"
+    "(bigint, text[], bigint[], text[], interval[], text[], text[], text[], text[])"
 )
 _EVENTS = (
+    f"EXECUTE ON FUNCTION {t.LOCK_EVENTS}(text[])",
     f"EXECUTE ON FUNCTION {t.ENTER_EVENT_WAITS}(bigint[], text[], interval[])",
     f"EXECUTE ON FUNCTION {t.SEND_EVENT}(text, jsonb, text, text)",
 )
@@ -81,7 +82,8 @@ _NEEDED_TO_CREATE = (
     f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {t.KEY}",
     f"SELECT ({_COUNTED}), INSERT ON {t.GROUP}",
     *(f"INSERT ON {t.GROUP_IDS}", f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])"),
-    *(f"SELECT (flow_id, step, task_id) ON {t.FLOW_STEP}", _ENTER_STEPS, *_EVENTS, _IDS, _SEE),
+    f"SELECT (flow_id, step, task_id, ended) ON {t.FLOW_STEP}",
+    *(_ENTER_STEPS, *_EVENTS, _IDS, _SEE),
 )
 _LOCKS = (t.LOCK, t.LOCK_HOLDER, t.LOCK_PART, t.LOCK_WAIT)
 _EVERYTHING = (
@@ -97,6 +99,7 @@ _EVERYTHING = (
         t.EVENT,
         t.EVENT_WAIT,
         t.PROGRESS,
+        t.STEP,
         t.COUNT_PART,
         t.COUNT,
         t.TOTAL,

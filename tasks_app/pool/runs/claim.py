@@ -87,7 +87,7 @@ def returned_columns(of: Callable[[str], str] = of_queue) -> str:
     p.at_most_once, {of("retry")}, {of("timeout_ms")}, {of("hard_timeout_ms")},
     p.idempotency_key::text AS key_text,
     date_part('epoch', p.created_at) AS created_s, date_part('epoch', p.due_at) AS due_s,
-    p.cancel_requested_at IS NOT NULL AS cancel_requested, p.batch_id IS NOT NULL AS in_group
+    p.cancel_requested_at IS NOT NULL AS cancel_requested, p.batch_id AS group_id
 """
 
 

@@ -67,6 +67,9 @@ def _held(guard: str, lock: str) -> str:
 
 _GROUP = move_out(_held(_ENDS, SKIP_LOCKED))
 ONE = move_out(_held(_ENDS, WAIT), waits=True)
+_GROUP_THAT_AWAITS = move_out(_held(_ENDS, SKIP_LOCKED), awaits_needs=True)
+_ONE_THAT_AWAITS = move_out(_held(_ENDS, WAIT), waits=True, awaits_needs=True)
+"""Of runs that go back until their needs are met; the others do not pay for that."""
 _SUCCESSES = """
     unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
@@ -120,6 +123,9 @@ def settle_group(
             ids = connection.execute(_SUCCEEDED(), {**_successes(kept), "now": now}).scalars()
             done |= dict.fromkeys(ids, State.SUCCEEDED)
         left = [s for s in kept if s.fence.task_id not in done]  # includes locked rows
+        if left and (awaiting := [s for s in left if s.awaits_needs]):
+            done |= _moved(connection, _GROUP_THAT_AWAITS, awaiting, now, started)
+            left = [s for s in left if not s.awaits_needs]
         if left:
             done |= _moved(connection, _GROUP, left, now, started)
     except DBAPIError:
@@ -157,7 +163,8 @@ def settle_one(
     # None: the fence is lost. An inserted callback is added to ``started``.
     if not settlement.is_kept and _forgotten(connection, [settlement], WAIT, now):
         return State.SUCCEEDED
-    return _moved(connection, ONE, [settlement], now, started).get(settlement.fence.task_id)
+    statement = _ONE_THAT_AWAITS if settlement.awaits_needs else ONE
+    return _moved(connection, statement, [settlement], now, started).get(settlement.fence.task_id)
 
 
 def _moved(

@@ -94,7 +94,7 @@ def success_statement(settlement: Settlement) -> SuccessStatement:
     """Return the statement of one success; it waits for its row and group."""
     # Its result is for :func:`started_by_answer`. It fails if the claim is lost: see
     # :func:`is_fence_lost`.
-    if settlement.task is None or settlement.task.in_group:
+    if settlement.task is None or settlement.task.group_id is not None:
         way = ", counts"
     elif settlement.is_kept:
         way = ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -16,13 +16,14 @@ from tasks_app.pool.tables import (
     CARRIED,
     COMPLETED,
     ERROR,
+    EVENT_WAIT,
     NOW,
     PENDING,
     PROGRESS,
     Clock,
     admits,
 )
-from tasks_app.pool.task_groups import GOOD, take_back
+from tasks_app.pool.task_groups import GOOD, LOCKED, lock_groups, take_back
 
 
 class Requeued(StrEnum):
@@ -42,17 +43,22 @@ _RESET = {
 _SELECTED = ", ".join(_RESET.get(c, f"t.{c}") for c in CARRIED)
 _FIND = {
     pool: text(f"""
+    WITH {lock_groups(f"SELECT m.batch_id FROM {pool} m WHERE m.id = :id")}
     SELECT t.batch_id, t.state FROM {pool} t
-    WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE""")
+    WHERE t.id = :id AND {LOCKED} AND {admits(Event.REQUEUE, "t")} FOR UPDATE""")
     for pool in (ERROR, COMPLETED)
 }
 _INSERT = {
     pool: text(f"""
     INSERT INTO {PENDING} ({", ".join(CARRIED)}, state, scan_at, changed_at)
-    SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t WHERE t.id = :id
+    SELECT {_SELECTED}, '{State.PENDING}', {NOW}, {NOW} FROM {pool} t
+    WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
     ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id""")
     for pool in (ERROR, COMPLETED)
 }
+_BEGIN_TIME_OUTS_ANEW = text(f"""
+    UPDATE {EVENT_WAIT} SET until = NULL, not_before = NULL
+    WHERE task_id = ANY(CAST(:ids AS bigint[])) AND until IS NOT NULL""")
 _STATE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
@@ -76,10 +82,11 @@ def requeue(
         for pool, find in _FIND.items():
             found = connection.execute(find, {"id": task_id}).first()
             if found is not None:
-                _move(connection, pool, task_id, found, now)
-                log_operator_action(
-                    connection, Event.REQUEUE, [task_id], by, origin=State(found.state), now=now
-                )
+                was = State(found.state)
+                move_back(connection, pool, {task_id: was}, now=now)
+                if found.batch_id is not None:
+                    take_back(connection, found.batch_id, task_id, was)
+                log_operator_action(connection, Event.REQUEUE, [task_id], by, origin=was, now=now)
                 return Requeued.REQUEUED
         state = connection.execute(_STATE, {"id": task_id}).scalar()
         if state is None:
@@ -89,14 +96,27 @@ def requeue(
         # Otherwise it ended while the pools were read, one after the other.
 
 
-def _move(connection: Connection, pool: str, task_id: int, found: Any, now: Clock) -> None:
-    values = {"id": task_id, "now": now}
-    while connection.execute(_INSERT[pool], values).first() is None:
-        holder = connection.execute(_HOLDER, {"id": task_id}).first()
-        if holder is not None:  # otherwise it has just ended, and the key is free
+def move_back(
+    connection: Connection, pool: str, states: Mapping[int, State], *, now: Clock = None
+) -> None:
+    """Move tasks that ended in these states, and whose rows are locked, back to PENDING.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has the name and unique_key of one.
+    """
+    left = sorted(states)
+    while left:
+        moved = set(connection.execute(_INSERT[pool], {"ids": left, "now": now}).scalars())
+        left = [task_id for task_id in left if task_id not in moved]
+        holder = left and connection.execute(_HOLDER, {"id": left[0]}).first()
+        if holder:  # otherwise it has just ended, and the key is free
             raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
-    connection.execute(text(f"DELETE FROM {pool} t WHERE t.id = :id"), {"id": task_id})
-    if found.state in GOOD:
-        connection.execute(text(f"DELETE FROM {PROGRESS} WHERE task_id = :id"), {"id": task_id})
-    if found.batch_id is not None:
-        take_back(connection, found.batch_id, task_id, State(found.state))
+    _delete(connection, pool, "id", sorted(states))
+    _delete(connection, PROGRESS, "task_id", [i for i, state in states.items() if state in GOOD])
+    connection.execute(_BEGIN_TIME_OUTS_ANEW, {"ids": sorted(states)})
+
+
+def _delete(connection: Connection, table: str, column: str, ids: list[int]) -> None:
+    gone = f"DELETE FROM {table} t WHERE t.{column} = ANY(CAST(:ids AS bigint[]))"
+    if ids:
+        connection.execute(text(gone), {"ids": ids})

@@ -1,4 +1,4 @@
-"""What a run writes besides its outcome: checkpoints, sub-status and log lines."""
+"""What a run writes besides its outcome: checkpoints, kept steps, sub-status and log lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.move_rows import array
-from tasks_app.pool.tables import COMPLETED, ERROR, LOG_LINES, NOW, PENDING, PROGRESS, Clock, quoted
+from tasks_app.pool.tables import (
+    COMPLETED,
+    ERROR,
+    LOG_LINES,
+    NOW,
+    PENDING,
+    PROGRESS,
+    STEP,
+    Clock,
+    quoted,
+)
 from tasks_app.pool.task_groups import GOOD
 
 
@@ -21,6 +31,8 @@ class Note(NamedTuple):
     changed: bool  # False: the checkpoint stays as it is
     fraction: float | None
     note: str | None
+    step: str | None = None  # the name of a step that is kept, too
+    result: str | None = None  # its result, JSON text
 
 
 class SavedProgress(NamedTuple):
@@ -28,6 +40,12 @@ class SavedProgress(NamedTuple):
     fraction: float | None
     note: str | None
     at: datetime
+
+
+class KeptStep(NamedTuple):
+    name: str
+    result: Any
+    age_s: float
 
 
 _KEEP = text(f"""
@@ -39,14 +57,23 @@ _KEEP = text(f"""
     kept AS (
         INSERT INTO {PROGRESS} AS g (task_id, checkpoint, fraction, note, at)
         SELECT h.id, CAST(:checkpoint AS jsonb), CAST(:fraction AS real), CAST(:note AS text), {NOW}
-        FROM held h WHERE CAST(:changed AS boolean) OR CAST(:fraction AS real) IS NOT NULL
+        FROM held h WHERE CAST(:changed AS boolean)
+            OR num_nonnulls(CAST(:fraction AS real), CAST(:step AS text)) > 0
         ON CONFLICT (task_id) DO UPDATE SET
             checkpoint = CASE WHEN CAST(:changed AS boolean) THEN EXCLUDED.checkpoint
                 ELSE g.checkpoint END,
             fraction = coalesce(EXCLUDED.fraction, g.fraction),
-            note = coalesce(EXCLUDED.note, g.note), at = EXCLUDED.at)
+            note = coalesce(EXCLUDED.note, g.note), at = EXCLUDED.at),
+    step AS (
+        INSERT INTO {STEP} (task_id, name, result, at)
+        SELECT h.id, CAST(:step AS text), CAST(:result AS jsonb), {NOW}
+        FROM held h WHERE CAST(:step AS text) IS NOT NULL)
     SELECT h.cancel_requested_at IS NOT NULL AS cancelled FROM held h""")
 _READ = text(f"SELECT checkpoint, fraction, note, at FROM {PROGRESS} WHERE task_id = :id")
+_STEPS = text(f"""
+    SELECT name, result, CAST(extract(epoch FROM {NOW} - at) AS double precision) AS age_s
+    FROM {STEP} WHERE task_id = :id""")
+_STEP_NAMES = text(f"SELECT name, at FROM {STEP} WHERE task_id = :id ORDER BY at, name")
 _PRUNE = text(f"""
     DELETE FROM {PROGRESS} g WHERE g.task_id = ANY(ARRAY(
         SELECT s.task_id FROM {PROGRESS} s
@@ -61,7 +88,7 @@ _PRUNE = text(f"""
 
 
 def save_checkpoint(connection: Connection, fence: Fence, note: Note) -> bool | None:
-    """Write progress, and lock the row of the run; commit at once."""
+    """Write progress, and perhaps a step, and lock the row of the run; commit at once."""
     # Return whether the run should stop; None: the fence is lost, so do not commit.
     values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token, "now": None}
     row = connection.execute(_KEEP, {**values, **note._asdict()}).first()
@@ -73,8 +100,18 @@ def read_checkpoint(connection: Connection, task_id: int) -> SavedProgress | Non
     return None if row is None else SavedProgress(*row)
 
 
+def read_steps(connection: Connection, task_id: int) -> list[KeptStep]:
+    rows = connection.execute(_STEPS, {"id": task_id, "now": None})
+    return [KeptStep(*row) for row in rows]
+
+
+def step_names(connection: Connection, task_id: int) -> dict[str, datetime]:
+    """Return when each step of a task was kept, in this order."""
+    return {row.name: row.at for row in connection.execute(_STEP_NAMES, {"id": task_id})}
+
+
 def prune_checkpoints(connection: Connection, most: int, *, now: Clock = None) -> int:
-    """Remove progress of tasks that succeeded, or are gone; return how many."""
+    """Remove progress, and steps with it, of tasks that succeeded, or are gone; return how many."""
     # Cancelled, expired and failed tasks may be requeued, and continue at their checkpoint.
     return len(connection.execute(_PRUNE, {"most": most, "now": now}).all())
 

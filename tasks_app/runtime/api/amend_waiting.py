@@ -25,6 +25,7 @@ from tasks_app.domain.operations import (
 )
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.events import waits_of
 from tasks_app.pool.flows import step_of
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tables import database_now
@@ -42,7 +43,7 @@ class Changed(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     """It was so already."""
-    WAITS = "left as it is: it waits for other steps of its flow"
+    WAITS = "left as it is: it waits for steps of its flow, or for events"
     RUNNING = "running, left as it is"
     ALREADY_OVER = "already over"
     NOT_FOUND = "not found"
@@ -169,9 +170,10 @@ def _amended(
 
 
 def refusal_to_run_now(connection: Connection, task_id: int) -> str | None:
-    """Say which steps the step of a flow waits for, and what to do; None: it waits for none."""
+    """Say which steps and events a task waits for, and what to do; None: it waits for none."""
     of = step_of(connection, task_id)
-    finding = of and needs_of(of, database_now(connection))
+    events = waits_of(connection, [task_id]).get(task_id, ())
+    finding = needs_of(of, events, database_now(connection))
     return f"{finding.fact}. {finding.advice}" if finding else None
 
 

@@ -154,7 +154,7 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -
     _known(connection, group_id)
     ids: tuple[int, ...] = ()
     cancelled = requested = 0
-    for page in task_groups.member_pages(connection, group_id):
+    for page in [*task_groups.member_pages(connection, group_id)]:  # not those that this adds
         done = cancel_these(connection, page, by=wanted)
         ids += done.ids
         cancelled, requested = cancelled + done.cancelled, requested + done.requested

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import compress
 from sys import modules
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from tasks_app.domain.creation import NewTask, check_many, validate_plain, validate_task
 from tasks_app.domain.errors import InvalidTaskError
@@ -39,6 +39,7 @@ from tasks_app.runtime.large_values import large_values
 from tasks_app.runtime.startup import uncollected
 
 if TYPE_CHECKING:
+    from tasks_app.domain.flows import Flow
     from tasks_app.domain.tasks.call_payload import CeleryCall
     from tasks_app.domain.tasks.payload import Payload
 
@@ -107,7 +108,8 @@ def create_task(
     but its commit is not seen: no hint is sent, and the next scan starts the task. Scoped sessions
     are accepted for what they hold, and so is Django's ``connection`` within ``atomic()``.
     ``task`` is a handler, a name, or a Celery task or signature. A Celery task takes ``args`` and
-    ``kwargs``, all others a ``payload`` of the type that the handler declares.
+    ``kwargs``, all others a ``payload`` of the type that the handler declares. A ``chain``,
+    ``group`` or ``chord`` becomes a flow; the id is that of its last task.
 
     >>> task_id = create_task(session, send_mail, {"to": "a@example.org"}, unique_key="a")
     >>> create_task(session, "mail.send", {"to": "a@example.org"}, unique_key="a") == task_id
@@ -130,6 +132,11 @@ def create_task(
         from tasks_app.runtime.api.groups import create_group  # noqa: PLC0415  it is rare
 
         return create_group(session, [new], then=then, on_failure=on_failure).task_ids[0]
+    if isinstance(task, dict) and (canvas := _canvas(new)) is not None:
+        from tasks_app.runtime.api.flows import create_flow  # noqa: PLC0415  it is rare
+
+        flow, last = canvas
+        return cast("TaskId", create_flow(session, flow).task_ids[last])
     return create_ready(session, ready([admitted(new, large=True)]))[0]
 
 
@@ -205,6 +212,11 @@ async def acreate_task(
         from tasks_app.runtime.api.groups import acreate_group  # noqa: PLC0415  it is rare
 
         return (await acreate_group(session, [new], then=then, on_failure=on_failure)).task_ids[0]
+    if isinstance(task, dict) and (canvas := _canvas(new)) is not None:
+        from tasks_app.runtime.api.flows import acreate_flow  # noqa: PLC0415  it is rare
+
+        flow, last = canvas
+        return cast("TaskId", (await acreate_flow(session, flow)).task_ids[last])
     return (await _acreate(session, [admitted(new, large=True)]))[0]
 
 
@@ -340,7 +352,16 @@ def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
 
 
 TRANSLATION = "tasks_app.broker.translation"
-"""The module of a higher room that knows Celery's tasks. Producers that use no Celery load none."""
+CANVAS = "tasks_app.broker.canvas"
+"""The modules of a higher room that know Celery. Producers that use no Celery load none."""
+
+
+def _canvas(new: NewTask) -> tuple[Flow, str] | None:
+    """Return a canvas of Celery as a flow, with the step whose id counts; None: it is none."""
+    if "celery" not in modules:
+        return None
+    found: tuple[Flow, str] | None = importlib.import_module(CANVAS).flow_of(new)
+    return found
 
 
 def _translated(new: NewTask) -> tuple[NewTask, HandlerSpec | None]:

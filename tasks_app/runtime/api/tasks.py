@@ -91,12 +91,13 @@ def load_large_values(session: Sync | Raw, task: Task) -> Task:
         LargeStoreError: the object store does not answer.
     """
     with on_connection(session) as connection:
-        payload = _in_full(connection, task.id, task.payload, PAYLOAD)
-        result = _in_full(connection, task.id, task.result, RESULT)
+        payload = in_full(connection, task.id, task.payload, PAYLOAD)
+        result = in_full(connection, task.id, task.result, RESULT)
     return opened_task(replace(task, payload=payload, result=result))
 
 
-def _in_full(connection: Connection, task_id: int, value: Any, kind: str) -> Any:
+def in_full(connection: Connection, task_id: int, value: Any, kind: str) -> Any:
+    """Return a stored value of a task, loaded if it is large; an encrypted one stays so."""
     reference = reference_of(value)
     if reference is None:
         return value

@@ -75,6 +75,9 @@ class RunTransaction:
         vars(connection)[ADOPT] = self._adopt
         self._connection = connection
 
+    def read(self, find: Callable[[Connection], Any]) -> Any:
+        return find(self.connection)
+
     def write(self, query: str, parameters: Any) -> None:
         self._writes.append(write_of(query, parameters))
 
@@ -217,6 +220,10 @@ class AsyncTransaction(RunTransaction):
         taken: Connection = super().session.connection()
         return taken
 
+    async def read(self, find: Callable[[Connection], Any]) -> Any:
+        connection = await self.session.connection()
+        return await connection.run_sync(find)
+
     @property
     def active(self) -> bool:
         """As above, but its session gives its connection back with each commit."""
@@ -267,6 +274,9 @@ class Access(Protocol):
     @property
     def active(self) -> bool:
         """Whether anything was done in it that ends with the run."""
+
+    def read(self, find: Callable[[Connection], Any]) -> Any:
+        """Return what ``find`` reads of our tables. Async handlers await it."""
 
     def write(self, query: str, parameters: Any) -> None:
         """Send a statement with the next commit, and wait for no answer before that.

@@ -105,6 +105,7 @@ class Invocation:
         if time.monotonic() >= run.held_until:
             log.warning("task %s: not begun, its lease may be over", task.task_id)
             raise NotBegunError
+        run.is_secret = secret
         run.is_kept = keeps_row(task, spec, self._histories)
         call = partial(lane.call, spec, arguments, limit)
         if self._middleware:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from types import FrameType
 from typing import Any, TypeAlias
@@ -45,10 +47,17 @@ class ActiveRun:
     in_async_pool: bool = False
     stops: bool = False  # the child stops; a handler that can stop in between may do so
     is_kept: bool = True  # the task keeps its row if it succeeds
+    is_secret: bool = False  # what it returns and keeps is to be encrypted
     hard_timeout_s: float | None = None  # its process is killed after so long
     returned: Settlement | None = None  # the handler's end, if its writes commit later, alone
+    has_kept: bool = False  # it has committed, so a further call of its handler goes on there
     thread: threading.Thread = field(default_factory=threading.current_thread)
     in_loop: Callable[[], bool] | None = None  # whether a task of the event loop still runs it
+
+    @property
+    def is_first(self) -> bool:
+        """Whether its handler was not called before, so that nothing can be kept."""
+        return self.task.fence.attempt == 1 and not self.has_kept
 
     def owned(self) -> bool:
         """Return whether the thread, or the task of the event loop, that runs it still lives."""
@@ -67,8 +76,9 @@ class RunCheckpoint:
         self._access = access
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
-        self._known = run.task.fence.attempt == 1  # no earlier attempt could have saved one
+        self._known = run.is_first
         self._changed = False
+        self._inside: str | None = None
 
     def set(self, value: Mapping[str, Any] | None) -> None:
         """Keep the value for the next commit; InvalidTaskError: it cannot be stored."""
@@ -92,7 +102,24 @@ class RunCheckpoint:
         if not self._changed:
             self._value = saved or None
 
-    def _keep(self, connection: Connection) -> None:
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Call a step's function: nothing is committed before it has returned."""
+        self._check_outside()
+        self._inside = name
+        try:
+            yield
+        finally:
+            self._inside = None
+
+    def _check_outside(self) -> None:
+        if self._inside is not None:
+            raise RuntimeError(
+                f"The step {self._inside!r} runs, and what it does commits at its end. "
+                "Use ctx.commit, ctx.step and ctx.sleep before it or after it."
+            )
+
+    def _keep(self, connection: Connection, step: tuple[str, str] | None = None) -> None:
         if self._changed and not self._known:
             self._load(connection)
         text = None
@@ -100,7 +127,8 @@ class RunCheckpoint:
             places = {PLACES: self._places} if self._places else {}
             text = encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
         task, progress = self._run.task, self._run.progress
-        note = Note(text, self._changed, *(progress or (None, None)))
+        note = Note(text, self._changed, *(progress or (None, None)), *(step or (None, None)))
+        self._run.has_kept = True  # at the latest now it may
         cancelled = save_checkpoint(connection, task.fence, note)
         if cancelled is None:
             raise LeaseLostError(task.task_id)
@@ -112,19 +140,25 @@ class RunCheckpoint:
 class PlainCheckpoint(RunCheckpoint):
     def get(self) -> dict[str, Any] | None:
         if not self._known:
-            self._load(self._access.connection)
+            self._access.read(self._load)
         return self._value
 
     def places(self) -> dict[str, Any]:
         self.get()
         return self._places
 
-    def commit(self) -> None:
-        self._access.keep(self._keep)
+    def commit(self, step: tuple[str, str] | None = None) -> None:
+        """Commit, with the name and the result of a step that is over."""
+        self._check_outside()
+        self._access.keep(partial(self._keep, step=step))
         self._changed = False
 
 
-class AsyncCheckpoint(RunCheckpoint):
+class AwaitedPart:
+    """What the context of an async handler consists of."""
+
+    _access: Access
+
     def note_made(self, made: Any, context: FrameType) -> None:
         """Remember what the handler must await, with its line, to name one that it forgets."""
         note = getattr(self._access, "note_made", None)  # the test kit's has none
@@ -132,11 +166,12 @@ class AsyncCheckpoint(RunCheckpoint):
             made.__qualname__ = f"ctx.{context.f_code.co_name}"
             note(made, context.f_back)
 
+
+class AsyncCheckpoint(AwaitedPart, RunCheckpoint):
     @noted
     async def get(self) -> dict[str, Any] | None:
         if not self._known:
-            connection = await self._access.session.connection()
-            await connection.run_sync(self._load)
+            await self._access.read(self._load)
         return self._value
 
     async def places(self) -> dict[str, Any]:
@@ -144,8 +179,9 @@ class AsyncCheckpoint(RunCheckpoint):
         return self._places
 
     @noted
-    async def commit(self) -> None:
-        await self._access.keep(self._keep)
+    async def commit(self, step: tuple[str, str] | None = None) -> None:
+        self._check_outside()
+        await self._access.keep(partial(self._keep, step=step))
         self._changed = False
 
 

@@ -1,17 +1,18 @@
-"""The context of a run, which a handler gets beside its payload, and the run's logger."""
+"""The context of a run, which a handler gets beside its payload."""
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic
+from uuid import uuid5
 
+from tasks_app.domain.durations import named_duration
 from tasks_app.domain.tasks.options import check_sub_status
 from tasks_app.domain.tasks.payload import decode
+from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
-    from typing_extensions import TypeVar
+    from typing_extensions import ParamSpec, TypeVar
 
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.locks import Names
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from tasks_app.pool.flows import NeededStep
     from tasks_app.runtime.db.transaction import Access
     from tasks_app.runtime.handlers.checkpoint import ActiveRun, Checkpoint, Chunks
+    from tasks_app.runtime.handlers.steps import Steps
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
 
     SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
     T = TypeVar("T")
+    P = ParamSpec("P")
 else:
     from typing import TypeVar
 
@@ -44,7 +47,6 @@ _FORKED = (
     "This process was forked from the handler's, and what it writes would not commit with the "
     "task. Use the context in the handler's own process."
 )
-HANDLER_LOG = "tasks_app.handlers"
 
 
 class TaskContext(Generic[SessionT_co]):
@@ -73,6 +75,7 @@ class TaskContext(Generic[SessionT_co]):
         self._locks: LocksOfRun | None = None
         self._log_prefix = log_prefix
         self._point: Checkpoint | None = None
+        self._steps: Steps | None = None
         self._loops: tuple[str, ...] = ()
         self._over = False
         self._process = os.getpid()
@@ -97,6 +100,11 @@ class TaskContext(Generic[SessionT_co]):
     def biz_key(self) -> str | None:
         """The business object that the task is about."""
         return self._task.biz_key
+
+    @property
+    def flow_id(self) -> int | None:
+        """The flow of which it is a step, or the group of which it is a member. None: of none."""
+        return self._task.group_id
 
     @property
     def fence(self) -> Fence:
@@ -270,6 +278,56 @@ class TaskContext(Generic[SessionT_co]):
             self._checkpoint().set(checkpoint)
         return self._checkpoint().commit()
 
+    def step(
+        self, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        """Return what ``function`` returned in this or an earlier attempt; it is not called twice.
+
+        The first time it is called, and its result is kept by a :meth:`commit` of all that was done
+        through ``ctx.session`` so far. If the process dies before that, it is called again: give
+        effects outside the :meth:`step_key`. In async handlers: ``await ctx.step(...)``, of a
+        function or a coroutine function.
+
+        >>> @handler("order.ship")
+        ... def ship(ctx: TaskContext, payload: dict):
+        ...     key = ctx.step_key("parcel")
+        ...     parcel = ctx.step("parcel", order_parcel, payload["to"], key=key)
+        ...     ctx.sleep("1d", name="before-pickup")
+        ...     return ctx.step("pickup", order_pickup, parcel["id"])
+
+        Args:
+            name: of the step, which finds its result. Up to 100 characters.
+            function: what to call. It returns JSON, as a handler does, and does not commit.
+            args: of the function.
+            kwargs: of the function.
+
+        Raises:
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            InvalidTaskError: the name or the result cannot be stored, which is not committed.
+            ValueError: this run has a step or a sleep of this name already.
+            RuntimeError: a savepoint is open, or another step's function runs.
+        """
+        return self._given_steps().step(name, partial(function, *args, **kwargs))
+
+    def sleep(self, duration: Duration, *, name: str) -> Any:
+        """Let the task go on after ``duration``: it holds no worker and no connection meanwhile.
+
+        The first time this commits, as :meth:`step` does, and ends the run, uncharged. A run that
+        starts later than that returns here at once; one that starts earlier ends again. In async
+        handlers: ``await ctx.sleep(...)``.
+
+        Raises:
+            Snooze: always, until the time is over. Do not catch it.
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            ValueError: it is no duration, or this run has a step or a sleep of this name already.
+            RuntimeError: a savepoint is open, or a step's function runs.
+        """
+        return self._given_steps().sleep(named_duration("duration", duration), name)
+
+    def step_key(self, name: str) -> UUID:
+        """Return a key that is the same in all attempts, for effects outside of a step."""
+        return uuid5(self.idempotency_key, name)
+
     def chunks(
         self,
         statement: Any,
@@ -403,6 +461,59 @@ class TaskContext(Generic[SessionT_co]):
 
         return awaited()
 
+    if TYPE_CHECKING:
+
+        @overload
+        def wait_event(
+            self: TaskContext[AsyncSession], key: str, timeout: Duration | None = None
+        ) -> Awaitable[Any]: ...
+        @overload
+        def wait_event(
+            self: TaskContext[AsyncSession],
+            key: str,
+            timeout: Duration | None = None,
+            *,
+            kind: type[T],
+        ) -> Awaitable[T | None]: ...
+        @overload
+        def wait_event(
+            self: TaskContext[Session], key: str, timeout: Duration | None = None
+        ) -> Any: ...
+        @overload
+        def wait_event(
+            self: TaskContext[Session],
+            key: str,
+            timeout: Duration | None = None,
+            *,
+            kind: type[T],
+        ) -> T | None: ...
+
+    def wait_event(self, key: str, timeout: Duration | None = None, *, kind: Any = None) -> Any:
+        """Return the payload of an event; if it was not sent, end the run until it is.
+
+        The run ends here, uncharged, after a :meth:`commit`. When the event is sent, or its
+        ``timeout`` is over, the handler starts from its beginning: it skips what it has done by
+        :attr:`checkpoint`, and asks for the same key. None: the time-out came first. ``kind`` as in
+        :meth:`event`. In async handlers: ``await ctx.wait_event(…)``.
+
+        >>> @handler("order.pickup")
+        ... def pickup(ctx: TaskContext, payload: dict):
+        ...     if ctx.checkpoint is None:
+        ...         ctx.commit({"parcel": "P-7"})
+        ...     return {"collected": ctx.wait_event("parcel:P-7", timeout="5d") is not None}
+
+        Raises:
+            InvalidTaskError: the key cannot be stored, or the time-out is no positive duration.
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            RuntimeError: a savepoint is open.
+            pydantic.ValidationError: the payload is not of that type.
+        """
+        from tasks_app.domain.events import event  # noqa: PLC0415  it is rare
+        from tasks_app.runtime.handlers.needs import wait_for  # noqa: PLC0415  it is rare
+
+        need = event(key, timeout)
+        return wait_for(self._given(), self.task_id, self._checkpoint(), need, kind)
+
     def commit_by(self, save: Callable[[Connection], None]) -> None:
         """Commit with ``save`` last, which checks the fence and stores the caller's own state.
 
@@ -417,6 +528,14 @@ class TaskContext(Generic[SessionT_co]):
 
             self._point = checkpoint_of(self._run, access)
         return self._point
+
+    def _given_steps(self) -> Steps:
+        access = self._given()
+        if self._steps is None:
+            from tasks_app.runtime.handlers.steps import steps_of  # noqa: PLC0415  it is rare
+
+            self._steps = steps_of(self._run, access, self._checkpoint())
+        return self._steps
 
     @property
     def remaining(self) -> float | None:
@@ -485,25 +604,6 @@ class TaskContext(Generic[SessionT_co]):
         """Release all locks, after the commit or rollback. For the executor."""
         if self._locks is not None:
             self._locks.end()
-
-
-class RunLog(logging.LoggerAdapter[logging.Logger]):
-    """What handlers log through, as ``ctx.log``."""
-
-    def __init__(self, fields: Mapping[str, object], words: str) -> None:
-        """Put ``words`` before each line, unless they are empty."""
-        super().__init__(logging.getLogger(HANDLER_LOG), fields)
-        self._fields = fields
-        self._words = words
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **self._fields}
-        return (f"{self._words}: {msg}" if self._words else msg), kwargs
-
-    def of(self, fields: Mapping[str, object], words: str) -> RunLog:
-        return RunLog({**self._fields, **fields}, f"{self._words}, {words}" if self._words else "")
 
 
 if TYPE_CHECKING:

@@ -2,46 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.events import EventNeed
+from tasks_app.domain.flows import MAP_TASK, StepEnd
+from tasks_app.domain.handlers.outcomes import WaitForNeeds
 from tasks_app.domain.large_values.store import RESULT, reference_of
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.pool.events import read_payloads
-from tasks_app.pool.flows import NeededStep, needed_steps
+from tasks_app.pool.events import Awaited, await_one, read_payloads
+from tasks_app.pool.flows import NeededStep, items_of, needed_steps
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.encryption.values import opened_value
+from tasks_app.runtime.handlers.checkpoint import Checkpoint
 from tasks_app.runtime.large_values import large_values
 
 
 def read_needs(access: Access, task_id: int) -> Any:
     """Return the needed steps by name, with their results; in an async handler, awaitably."""
-    return _on(access, _read, task_id)
+    return access.read(partial(_read, task_id=task_id))
 
 
 def read_events(access: Access, task_id: int) -> Any:
     """Return payloads of the events that the task waited for; in an async handler, awaitably."""
-    return _on(access, read_payloads, task_id)
+    return access.read(partial(read_payloads, task_id=task_id))
 
 
-def _on(access: Access, read: Callable[[Connection, int], Any], task_id: int) -> Any:
-    return _awaited(access, read, task_id) if access.is_async else read(access.connection, task_id)
+def wait_for(access: Access, task_id: int, point: Checkpoint, need: EventNeed, kind: Any) -> Any:
+    """Return the payload of an event, or None; in an async handler, awaitably.
+
+    Raises WaitForNeeds: it was not sent, and what was done is committed.
+    """
+    found: Any = access.read(partial(await_one, task_id=task_id, need=need))
+    if access.is_async:
+        return _wait_for(found, point, need, kind)
+    if found.is_open:
+        point.commit()
+        raise WaitForNeeds(_waits(need))
+    return _payload(found, kind)
 
 
-async def _awaited(access: Access, read: Callable[[Connection, int], Any], task_id: int) -> Any:
-    connection = await access.session.connection()
-    return await connection.run_sync(read, task_id)
+async def _wait_for(asked: Any, point: Any, need: EventNeed, kind: Any) -> Any:
+    found: Awaited = await asked
+    if found.is_open:
+        await point.commit()
+        raise WaitForNeeds(_waits(need))
+    return _payload(found, kind)
+
+
+def _waits(need: EventNeed) -> str:
+    return f"It waits for event {need.key}."
+
+
+def _payload(found: Awaited, kind: Any) -> Any:
+    return None if found.payload is None else _of_kind(found.payload, kind)
 
 
 def _read(connection: Connection, task_id: int) -> dict[str, NeededStep]:
     needed = needed_steps(connection, task_id)
-    return {name: step._replace(result=_result(connection, step)) for name, step in needed.items()}
+    return {name: step._replace(result=_results(connection, step)) for name, step in needed.items()}
+
+
+def _results(connection: Connection, step: NeededStep) -> Any:
+    """Return the result of a step, of a map the list of its items' results."""
+    if step.task == MAP_TASK and step.end is StepEnd.SUCCESS:
+        return [_result(connection, item) for item in items_of(connection, step.task_id)]
+    return _result(connection, step)
 
 
 def _result(connection: Connection, step: NeededStep) -> Any:

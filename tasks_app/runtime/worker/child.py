@@ -16,6 +16,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.api.built_in import with_ours
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.claims import ChildParts, Identity
 from tasks_app.runtime.execution.executor import Executor
@@ -58,6 +59,7 @@ class Child:
         extra_threads: int = 0,
     ) -> None:
         """``threads`` bring messages of their own; ``extra_threads`` only run what is claimed."""
+        registry = with_ours(registry)
         node = (node or socket.gethostname()).encode("ascii", "replace").decode()
         self.identity = Identity(
             owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",

@@ -80,7 +80,7 @@ def run_work(
     child.start()
     log.info("ready: %s; queues: %s", count(len(registry.names), "handler"), ", ".join(served))
     try:
-        StandaloneWorker(settings, child, served, set(registry.names)).run(drain=drain)
+        StandaloneWorker(settings, child, served, set(child.identity.handlers)).run(drain=drain)
     except OperationalError:  # it gave up, and holds nothing
         child.stop()
         child.slot.free()  # even if its last writes were not answered: or it would be replaced

@@ -26,3 +26,8 @@ def step(ctx: Any, payload: dict[str, Any]) -> str:
 @handler("flow.plain", retry=RETRY)
 def plain(ctx: Any, payload: dict[str, Any]) -> str:
     return str(payload["name"])
+
+
+@handler("flow.list", retry=RETRY)
+def list_(ctx: Any, payload: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": f"item {n}"} for n in range(payload["items"])]

@@ -277,3 +277,52 @@ classic = app.register_task(Classic())
 def shared(self: Task, key: str) -> str:
     note(key, f"{self.app.main} {shared.request.id == self.request.id}")
     return shared.app.main
+
+
+# -- for a canvas: each result says how it came about
+
+
+@app.task
+def say(*args: Any, key: str, name: str) -> str:
+    said = f"{name}({', '.join(str(arg) for arg in args)})".replace("'", "")
+    note(key, said)
+    return said
+
+
+@app.task(bind=True)
+def say_again(self: Task, *args: Any, key: str) -> str:
+    if self.request.retries < 2:
+        raise self.retry(countdown=0)
+    note(key, f"again{args}", self.request.retries)
+    return f"again({', '.join(args)})"
+
+
+@app.task(bind=True)
+def say_more(self: Task, before: str, n: int, *, key: str) -> str:
+    if n < 3:
+        raise self.retry(args=(f"{before}+", n + 1), countdown=0)
+    note(key, before, self.request.retries)
+    return before
+
+
+@app.task(ignore_result=True)
+def unkept(*, key: str) -> str:
+    note(key, "unkept")
+    return "unkept"
+
+
+@app.task
+def fail(*args: Any, key: str) -> None:
+    note(key, "fail")
+    raise ZeroDivisionError("by zero")
+
+
+@app.task
+def errback(task_id: str, *, key: str) -> None:
+    note(key, f"errback {isinstance(task_id, str)}")
+
+
+@app.task
+def now(*, key: str) -> list[Any]:
+    note(key, "now")
+    return [datetime.fromisoformat("2026-07-01T12:30:00+00:00"), Decimal("9.90")]

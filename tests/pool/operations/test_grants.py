@@ -53,7 +53,7 @@ from tasks_app.pool.tasks.amend import change_payload
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.pool.tasks.large_values import write_value
 from tasks_app.runtime.api.events import send_event
-from tasks_app.runtime.api.flows import create_flow
+from tasks_app.runtime.api.flows import create_flow, extend_flow
 from tasks_app.runtime.api.groups import extend_group
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.notify import dedicated_connection
@@ -170,6 +170,12 @@ def a_flow() -> Flow:
     return flow
 
 
+def more_of_a_flow() -> Flow:
+    flow = Flow("f")
+    flow.step("c", "t", needs="b")
+    return flow
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -186,6 +192,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "send an event": lambda c, _: send_event(c, "k"),
     "send an event by SQL": lambda c, _: c.execute(text("SELECT task_send_event('k')")),
     "read events": lambda c, _: c.execute(text("SELECT payload FROM task_event")),
+    "extend a flow": lambda c, _: extend_flow(c, create_flow(c, a_flow()).id, more_of_a_flow()),
     "read callbacks": lambda c, _: c.execute(text("SELECT then_row, on_failure FROM task_group")),
     "end a group": lambda c, _: c.execute(text("UPDATE task_group SET total = succeeded + failed")),
     "read batches": lambda c, _: c.execute(text("SELECT params FROM task_batch")),
@@ -231,7 +238,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),
-    *("create a flow", "send an event", "send an event by SQL"),
+    *("create a flow", "extend a flow", "send an event", "send an event by SQL"),
     *("see how a task stands", "create a large one"),
 }
 READ = {
@@ -514,7 +521,7 @@ count,total      name queue
 count_part       slot name queue
 fingerprint      fingerprint
 flow_need        step needs after
-flow_step        step task_name ended
+flow_step        step task_name ended undo
 group            outcome flow when_failed
 key              name scope
 large_value      kind
@@ -533,6 +540,7 @@ queue_window     queue zone calendar
 schedule         name task queue kind expression zone missed overlap last_outcome
 schedule         declared_in changed_by
 schedule_fire    outcome
+step             name
 transition       event from_state to_state owner
 worker           owner node queues handlers
 """

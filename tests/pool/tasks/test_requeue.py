@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -21,7 +22,9 @@ from tasks_app.pool.tasks.run_records import (
     Note,
     prune_checkpoints,
     read_checkpoint,
+    read_steps,
     save_checkpoint,
+    step_names,
 )
 from tests.factory import (
     LEASE,
@@ -256,6 +259,7 @@ def test_none_matches_any(connection: Connection, which, number: int) -> None:
 AT_5 = Note('{"after": 5}', changed=True, fraction=None, note=None)
 HALF = Note(None, changed=False, fraction=0.5, note="half")
 NOTHING = Note(None, changed=False, fraction=None, note=None)
+STEP = NOTHING._replace(step="a", result='{"n": 1}')
 CAUSE = Cause("E", "no")
 
 
@@ -281,6 +285,28 @@ def test_what_is_not_said_stays(connection: Connection) -> None:
     assert kept(connection, task) == (None, 0.5, "half")
 
 
+def steps(connection: Connection, task) -> dict[str, Any]:
+    return {step.name: step.result for step in read_steps(connection, task.task_id)}
+
+
+def test_steps_are_kept_beside_all_else(connection: Connection) -> None:
+    task, other = claimed_task(connection), claimed_task(connection)
+    assert save_checkpoint(connection, task.fence, AT_5._replace(step="b", result="null")) is False
+    assert save_checkpoint(connection, task.fence, STEP) is False
+    assert kept(connection, task) == ({"after": 5}, None, None)
+    assert steps(connection, task) == {"a": {"n": 1}, "b": None}
+    assert steps(connection, other) == {}
+
+
+def test_a_step_knows_its_age_by_the_clock_of_the_database(connection: Connection) -> None:
+    task = claimed_task(connection)
+    save_checkpoint(connection, task.fence, STEP)
+    connection.execute(text("UPDATE task_step SET at = statement_timestamp() - interval '90s'"))
+    (step,) = read_steps(connection, task.task_id)
+    assert 90 <= step.age_s < 91
+    assert list(step_names(connection, task.task_id)) == ["a"]
+
+
 def test_nothing_is_written_for_who_says_nothing(connection: Connection) -> None:
     task = claimed_task(connection)
     assert save_checkpoint(connection, task.fence, NOTHING) is False
@@ -297,8 +323,9 @@ def test_a_stale_fence_keeps_nothing(connection: Connection, wrong: str) -> None
         fence = Fence(fence.task_id, 1, claimed_task(connection).fence.token)
     else:
         release(connection, [fence])
-    assert save_checkpoint(connection, fence, AT_5) is None
+    assert save_checkpoint(connection, fence, AT_5._replace(step="a", result="1")) is None
     assert kept(connection, task) is None
+    assert steps(connection, task) == {}
 
 
 def test_it_tells_who_shall_stop(connection: Connection) -> None:
@@ -326,9 +353,24 @@ def test_a_release_that_is_first_leaves_nothing_to_commit(engine: Engine) -> Non
         task = claimed_task(connection)
     with two(engine) as (a, b):
         release(a, [task.fence])
-        late = blocked(engine, b, a, lambda c: save_checkpoint(c, task.fence, AT_5))
+        late = blocked(engine, b, a, lambda c: save_checkpoint(c, task.fence, STEP))
         a.commit()
         assert late.result() is None
+        assert steps(b, task) == {}
+
+
+def test_a_step_of_a_lost_run_does_not_hinder_the_one_of_the_next(engine: Engine) -> None:
+    with engine.begin() as connection:
+        task = claimed_task(connection)
+    with two(engine) as (a, b):
+        save_checkpoint(a, task.fence, STEP)
+        late = blocked(engine, b, a, lambda c: release(c, [task.fence], block=True))
+        a.rollback()  # its process dies
+        late.result()
+        (again,) = claim(b, [task.task_id], claimer(), task.fence.token)
+        assert save_checkpoint(b, again.fence, STEP) is False
+        b.commit()
+        assert steps(a, task) == {"a": {"n": 1}}
 
 
 @pytest.mark.parametrize(
@@ -340,6 +382,7 @@ def test_it_stays_while_the_task_may_go_on(connection: Connection, event, stays,
     task, goes_on = claimed_task(connection), claimed_task(connection)
     for each in (task, goes_on):
         save_checkpoint(connection, each.fence, AT_5)
+        save_checkpoint(connection, each.fence, STEP)
     settle_one(connection, ending(task, event, cause=CAUSE))
 
     if what == "requeued":
@@ -350,7 +393,9 @@ def test_it_stays_while_the_task_may_go_on(connection: Connection, event, stays,
         assert prune_checkpoints(connection, 10, now=later) == (0 if stays else 1)
 
     assert (kept(connection, task) is not None) is stays
+    assert bool(steps(connection, task)) is stays
     assert kept(connection, goes_on) is not None
+    assert steps(connection, goes_on)
 
 
 def test_of_a_task_that_is_nowhere_nothing_stays(connection: Connection) -> None:

@@ -62,6 +62,24 @@ def test_what_is_committed_stands_when_the_rest_rolls_back(bench: Bench, write, 
 
 
 @ways
+def test_a_handler_that_is_called_again_after_a_conflict_goes_on_there(
+    bench: Bench, write, number
+) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append((ctx.attempt, ctx.checkpoint))
+        if ctx.checkpoint is None:
+            write(ctx)
+            ctx.commit({"done": 1})
+            ctx.connection.execute(text("DO $$ BEGIN RAISE serialization_failure; END $$"))
+
+    task_id = bench.run_one()
+
+    assert bench.runs == [(1, None), (1, {"done": 1})]
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", number)
+
+
+@ways
 def test_many_commits_of_one_run(bench: Bench, write, number) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:

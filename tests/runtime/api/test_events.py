@@ -17,7 +17,9 @@ from tasks_app.domain.events import event
 from tasks_app.domain.flows import Flow, FlowState
 from tasks_app.runtime.api.events import asend_event, get_event, list_events, send_event
 from tasks_app.runtime.api.flows import create_flow, get_flow
-from tests.runtime.bench import Bench
+from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.api.tasks import get_task
+from tests.runtime.bench import Bench, effect
 
 KEY = "order:7/approved"
 
@@ -178,3 +180,65 @@ def test_what_cannot_be_sent_is_refused(
     with bench.engine.begin() as connection, pytest.raises(error):
         send_event(connection, key, payload, why=why)
     assert bench.do(list_events) == []
+
+
+# -- runs that wait
+def test_a_run_ends_until_the_event_is_sent(bench: Bench) -> None:
+    got: list[Any] = []
+
+    @bench.handler("pickup")
+    def pickup(ctx: Any, payload: Any) -> None:
+        if ctx.checkpoint is None:
+            effect(ctx)
+            ctx.checkpoint = {"ordered": True}
+        got.append(ctx.wait_event(KEY, timeout="5d", kind=Approval))
+
+    task_id = bench.do(create_task, "pickup")
+    bench.drain()
+    assert got == []
+    row = "SELECT attempt = 1 AND failures = 0 AND state = 'PENDING' FROM task_pending"
+    assert bench.sql(row)
+    assert bench.sql("SELECT count(*) FROM effect") == 1  # it is committed with the wait
+    bench.do(send_event, KEY, {"limit": 5})
+    bench.drain()
+    assert got == [Approval(limit=5)]
+    assert bench.sql("SELECT count(*) FROM effect") == 1
+    assert bench.do(get_task, task_id).state == "SUCCEEDED"
+
+
+def test_an_async_run_ends_until_its_time_out(bench: Bench) -> None:
+    got: list[Any] = []
+
+    @bench.handler("pickup")
+    async def pickup(ctx: Any, payload: Any) -> None:
+        got.append(await ctx.wait_event(KEY, timeout="10ms"))
+
+    bench.do(create_task, "pickup")
+    while not got:
+        bench.drain()
+    assert got == [None]
+
+
+def test_a_step_may_wait_while_it_runs(bench: Bench) -> None:
+    got: list[Any] = []
+
+    @bench.handler("pay")
+    async def pay(ctx: Any, payload: Any) -> None:
+        got.append(await ctx.wait_event("paid"))
+
+    bench.handler("ship")(lambda ctx, payload: got.append(ctx.event(KEY)))
+    created = made(bench)
+    bench.drain()
+    assert bench.do(get_flow, created.id).state is FlowState.RUNNING
+    for key in (KEY, "paid"):
+        bench.do(send_event, key, {"by": key})
+        bench.drain()
+    assert got == [{"by": "paid"}, {"by": KEY}]
+
+
+@pytest.mark.parametrize("given", [("",), (KEY, 0), (KEY, "soon")])
+def test_a_wait_that_cannot_be_meant_fails_the_run(bench: Bench, given: Any) -> None:
+    bench.handler("pickup", max_attempts=1)(lambda ctx, payload: ctx.wait_event(*given))
+    bench.do(create_task, "pickup")
+    bench.drain()
+    assert "InvalidTaskError" in bench.sql("SELECT error FROM task_error")

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.creation import NewTask
+from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError, TasksError
 from tasks_app.domain.flows import After, Flow, FlowState, Need, StepEnd, ended, failed
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.runtime.api.flows import (
     acreate_flow,
+    aextend_flow,
     cancel_flow,
     create_flow,
+    extend_flow,
     get_flow,
+    graft,
     list_flows,
+    rerun_flow,
 )
+from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
 from tests.runtime.bench import Bench, effect
 
@@ -223,17 +231,22 @@ def test_nothing_exists_unless_the_transaction_commits(bench: Bench) -> None:
 def test_every_kind_of_caller_creates_flows(bench: Bench, ran, caller: str) -> None:
     async def create() -> Any:
         async with bench.async_session() as session:
-            return await acreate_flow(session, diamond())
+            created = await acreate_flow(session, diamond())
+            await aextend_flow(session, created.id, needing(e="d"))
+            return created
 
     if caller == "async":
         created = asyncio.run(create())
     elif caller == "psycopg":
-        with psycopg.connect(bench.plain_url, autocommit=True) as raw:
+        with psycopg.connect(bench.plain_url, autocommit=True) as raw, raw.transaction():
             created = create_flow(raw, diamond())
+            extend_flow(raw, created.id, needing(e="d"))
     else:
         with Session(bench.engine) as session, session.begin():
             created = create_flow(session, diamond())
+            extend_flow(session, created.id, needing(e="d"))
     bench.drain()
+    assert ran[-1] == "e"
     assert state(bench, created) is FlowState.SUCCEEDED
 
 
@@ -248,7 +261,52 @@ def test_a_flow_is_cancelled(bench: Bench, ran) -> None:
     assert state(bench, created) is FlowState.SUCCEEDED
 
 
-@pytest.mark.parametrize("verb", [cancel_flow])
+def test_a_flow_runs_again_from_a_step_and_ends_again(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    ran.clear()
+    assert bench.do(rerun_flow, created.id, from_="b", by="ann", why="wrong price") == ["b", "d"]
+    assert state(bench, created) is FlowState.RUNNING
+    bench.drain()
+    assert ran == ["b", "d"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+    line = bench.rows("SELECT action, who, what, ids, answers FROM task_audit")
+    ids = [created.task_ids[step] for step in "bd"]
+    what = {"flow": created.id, "step": "b", "why": "wrong price"}
+    assert line == [("requeue", "ann", what, ids, {"requeued": 2})]
+
+
+def test_a_flow_that_gave_up_is_mended_from_the_step_that_failed(bench: Bench, ran) -> None:
+    BROKEN.add("b")
+    created = made(bench, diamond(), on_failure="cancel")
+    bench.drain()
+    assert state(bench, created) is FlowState.FAILED
+    BROKEN.clear()
+    bench.do(rerun_flow, created.id, from_="b")
+    bench.drain()
+    assert state(bench, created) is FlowState.SUCCEEDED
+    assert sorted(ran) == ["a", "b", "c", "d"]
+
+
+def test_a_step_runs_again_with_another_payload(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    bench.do(rerun_flow, created.id, "b", {"n": "new"}, by="ann", registry=bench.registry)
+    bench.drain()
+    assert ran[-2:] == ["new", "d"]
+    assert bench.rows("SELECT action, number FROM task_audit ORDER BY id") == [
+        ("edit", 1), ("requeue", 2)]  # fmt: skip
+
+
+def test_a_payload_that_is_refused_changes_nothing(bench: Bench, ran) -> None:
+    created = made(bench, diamond())
+    bench.drain()
+    with bench.engine.begin() as connection, pytest.raises(InvalidSelectionError, match="known"):
+        rerun_flow(connection, created.id, "b", {"n": "new"})
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+@pytest.mark.parametrize("verb", [cancel_flow, partial(rerun_flow, from_="a")])
 def test_a_flow_that_is_unknown(bench: Bench, verb) -> None:
     with bench.engine.connect() as connection, pytest.raises(TasksError, match="no flow 7"):
         verb(connection, 7)
@@ -280,6 +338,124 @@ def test_what_cannot_be_meant_is_refused(bench: Bench, make, path: str, words: s
     assert refused.value.path == path
     assert words in str(refused.value)
     assert bench.sql("SELECT count(*) FROM task_group") == 0
+
+
+def needing(**needs: Any) -> Flow:
+    """Return a flow whose steps may need others that are there already."""
+    return flow_of(**needs)
+
+
+def test_a_handler_adds_steps_to_its_own_flow(bench: Bench, ran) -> None:
+    @bench.handler("grows")
+    def grows(ctx: Any) -> str:
+        extend_flow(ctx.session, ctx.flow_id, needing(b="a", c=("b", "grown"), d=ended("grown")))
+        return "grown"
+
+    flow = flow_of(a=())
+    flow.step("grown", grows, needs="a")
+    created = made(bench, flow)
+    bench.drain()
+    assert sorted(ran[1:3]) == ["b", "d"]
+    assert (ran[0], ran[3]) == ("a", "c")
+    progress = bench.do(get_flow, created.id)
+    assert (progress.state, progress.total, progress.succeeded) == (FlowState.SUCCEEDED, 5, 5)
+
+
+@pytest.mark.parametrize("in_a_flow", [False, True])
+def test_a_run_knows_its_flow(bench: Bench, in_a_flow: bool) -> None:
+    found: list[Any] = []
+    bench.handler("look")(lambda ctx: found.append(ctx.flow_id))
+    flow = Flow("f")
+    flow.step("a", "look")
+    created = made(bench, flow) if in_a_flow else bench.create("look")
+    bench.drain()
+    assert found == [created.id if in_a_flow else None]
+
+
+ADDED = {
+    "a need that was met": ("a", "due"),
+    "a need that failed, which can be mended": ("b", "waits"),
+    "a failure that has been": (failed("b"), "due"),
+    "an end that has been": (ended("a"), "due"),
+    "a need that is open": ("d", "waits"),
+    "one of each": (("a", "d"), "waits"),
+}
+
+
+@pytest.mark.parametrize(("needs", "how"), ADDED.values(), ids=ADDED)
+def test_a_step_that_is_added_waits_for_what_is_open(bench: Bench, ran, needs, how) -> None:
+    BROKEN.add("b")
+    created = made(bench, diamond())
+    bench.drain()
+    ids = bench.do(extend_flow, created.id, needing(new=needs))
+    assert state(bench, created) is (FlowState.RUNNING if how == "due" else FlowState.STALLED)
+    bench.drain()
+    assert ("new" in ran) == (how == "due")
+    BROKEN.clear()
+    bench.do(requeue_task, created.task_ids["b"])
+    bench.drain()
+    assert "new" in ran
+    assert state(bench, created) is FlowState.SUCCEEDED
+    assert bench.do(get_flow, created.id).steps[-1].task_id == ids["new"]
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "words"),
+    [
+        (lambda: needing(new=failed("a")), "steps.new.needs", "'a' succeeded"),
+        (lambda: needing(new="sorry"), "steps.new.needs", "'sorry' is not needed"),
+        (lambda: needing(new=failed("sorry")), "steps.new.needs", "'sorry' is not needed"),
+        (lambda: needing(new="x"), "steps.new.needs", "'x', which is no step"),
+        (lambda: needing(a=()), "steps.a", "is there already"),
+        (lambda: needing(**{f"s{n}": () for n in range(998)}), "steps", "would be 1001"),
+        (lambda: "a", "flow", "is of type str"),
+    ],
+)
+def test_a_step_that_cannot_be_added_is_refused(bench: Bench, ran, more, path, words) -> None:
+    created = made(bench, open_flow(sorry=failed("a")))
+    bench.drain()
+    with pytest.raises(InvalidTaskError) as refused:
+        bench.do(extend_flow, created.id, more())
+    assert refused.value.path == path
+    assert words in str(refused.value)
+    assert bench.do(get_flow, created.id).total == 3
+
+
+def test_a_flow_that_is_over_takes_no_steps_unless_it_is_reopened(bench: Bench, ran) -> None:
+    created = made(bench, flow_of(a=()))
+    bench.drain()
+    with pytest.raises(TasksError, match="is over or unknown, so it takes no steps"):
+        bench.do(extend_flow, created.id, needing(b="a"))
+    bench.do(graft, created.id, needing(b="a"), reopens=True)
+    assert state(bench, created) is FlowState.RUNNING
+    bench.drain()
+    assert ran == ["a", "b"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
+def test_a_group_that_is_no_flow_takes_no_steps(bench: Bench) -> None:
+    group = bench.do(create_group, [NewTask("t")])
+    with pytest.raises(TasksError, match="unknown"):
+        bench.do(extend_flow, group.id, needing(b=()))
+
+
+def test_a_delay_of_an_added_step_counts_at_once_if_nothing_is_open(bench: Bench, ran) -> None:
+    created = made(bench, open_flow())
+    bench.drain()
+    more = Flow("more")
+    more.step("soon", "t", needs="a", delay="1h")
+    more.step("later", "t", needs="late", delay="1h")
+    ids = bench.do(extend_flow, created.id, more)
+    wait = "SELECT due_at - created_at FROM task_pending WHERE id = :id"
+    assert bench.sql(wait, id=ids["soon"]) == timedelta(hours=1)
+    assert bench.do(get_flow, created.id).steps[-1].due_at is None
+
+
+def open_flow(**needs: Any) -> Flow:
+    """Return a flow that is open when all that is due has run; its first step is a."""
+    flow = flow_of(a=(), **needs)
+    flow.step("late", "t", {"n": "late"}, delay="1h")
+    return flow
 
 
 def test_what_waits_for_what_is_told(bench: Bench, ran) -> None:

@@ -91,14 +91,21 @@ async def groups(caller: Any, _: Bench) -> list[Any]:
 
 async def flows(caller: Any, _: Bench) -> list[Any]:
     flow = tasks_app.Flow("f")
-    flow.step("b", "t", needs=flow.step("a", "t"))
+    flow.step("b", "t", needs=flow.step("a", "t", undo="u"))
     made = await tasks_app.acreate_flow(caller, flow)
+    more = tasks_app.Flow("more")
+    more.step("c", "t", needs="b")
+    added = await tasks_app.aextend_flow(caller, made.id, more)
     progress = some(await tasks_app.aget_flow(caller, made.id))
     cancelled = await tasks_app.acancel_flow(caller, made.id)
+    again = await tasks_app.arerun_flow(caller, made.id, from_="a")
+    undone = await tasks_app.aundo_flow(caller, made.id)
     return [
-        {each.name: each.task_id for each in progress.steps} == made.task_ids,
+        {each.name: each.task_id for each in progress.steps} == made.task_ids | added,
         [each.id for each in await tasks_app.alist_flows(caller)] == [made.id],
-        cancelled.cancelled == 2,
+        cancelled.cancelled == 3,
+        again == ["a", "b", "c"],
+        undone == [],
     ]
 
 

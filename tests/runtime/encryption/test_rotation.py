@@ -47,6 +47,7 @@ def some_of_each(bench: Bench) -> dict[str, int]:
     @bench.handler("t", max_attempts=1)
     def run(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
         if payload.get("bad"):
+            ctx.step("a", lambda: payload)
             raise ValueError(f"no {payload['n']}")
         return payload
 
@@ -72,12 +73,13 @@ def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> No
         "task_error.payload old": 1,
         "task_completed.payload old": 1,
         "task_completed.result old": 1,
+        "task_step.result old": 1,
         "task_attempt.encrypted_message old": 1,
     }
 
     done = rotate(bench.engine, RING, by="anna")
 
-    assert (done.number, done.complete) == (8, True)
+    assert (done.number, done.complete) == (9, True)
     assert {place.rpartition(" ")[2] for place in by_key(bench)} == {"new"}
     configure(encryption_keys=NEW)
     with bench.engine.connect() as connection:
@@ -90,7 +92,7 @@ def test_every_place_is_encrypted_anew(bench: Bench, configure: Configure) -> No
     (attempt,) = bench.attempts(ids["failed"])
     token = some(parse_token(attempt.encrypted_message or ""))
     assert Keyring(read_keys(NEW)).open(token, "error", "t") == "no 2"
-    assert bench.sql("SELECT answers ->> 'rotated' FROM task_audit WHERE who = 'anna'") == "8"
+    assert bench.sql("SELECT answers ->> 'rotated' FROM task_audit WHERE who = 'anna'") == "9"
 
 
 def test_a_callback_runs_after_the_old_key_is_gone(bench: Bench, configure: Configure) -> None:

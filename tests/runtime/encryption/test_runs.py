@@ -10,9 +10,11 @@ import psycopg
 import pytest
 
 from tasks_app import (
+    Flow,
     NewTask,
     Retry,
     TaskContext,
+    create_flow,
     create_group,
     create_schedule,
     create_task,
@@ -344,3 +346,24 @@ def test_the_test_kit_decrypts(bench: Bench, configure: Configure) -> None:
     with bench.engine.begin() as connection:
         create_task(connection, "t", {"card": CANARY})
         assert_created(connection, "t", {"card": CANARY})
+
+
+def test_items_of_a_map_are_encrypted_by_whoever_creates_them(
+    bench: Bench, configure: Configure
+) -> None:
+    read: list[Any] = []
+
+    @bench.handler("item", encrypt=True)
+    def item(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+        return payload
+
+    bench.handler("list", encrypt=True)(lambda ctx: [{"card": CANARY}])
+    bench.handler("read")(lambda ctx: read.append(ctx.need("all")))
+    flow = Flow("f")
+    flow.map("all", item, over=flow.step("list", "list"))
+    flow.step("read", "read", needs="all")
+    bench.do(create_flow, flow)
+    bench.drain(**KEYS)
+    assert read == [[{"card": CANARY}]]
+    assert CANARY not in dumped(bench)
+    assert CANARY not in str(bench.rows("SELECT result::text FROM task_flow_step"))

@@ -283,6 +283,20 @@ def test_a_flow_keeps_a_large_result_that_a_later_step_needs(
     assert read == [BIG]
 
 
+def test_items_of_a_map_and_their_results_may_be_large(bench: Bench, kept: dict[str, Any]) -> None:
+    read: list[Any] = []
+    bench.handler("list")(lambda ctx: [BIG, {"n": 1}])
+    bench.handler("item")(lambda ctx, payload: payload)
+    bench.handler("read")(lambda ctx: read.append(ctx.need("all")))
+    flow = Flow("f")
+    flow.map("all", "item", over=flow.step("list", "list"))
+    flow.step("read", "read", needs="all")
+    bench.do(create_flow, flow)
+    bench.drain(**kept)
+    assert read == [[BIG, {"n": 1}]]
+    assert values(bench) == 3  # the list, the payload of an item and its result
+
+
 @pytest.mark.usefixtures("old_days")
 def test_it_goes_with_the_partition_of_its_day(bench: Bench, kept: dict[str, Any]) -> None:
     old_task(bench, kept)

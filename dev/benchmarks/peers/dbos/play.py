@@ -38,6 +38,19 @@ def insert(i: int) -> None:
     mark(i, started)
 
 
+@DBOS.step(name="step")
+def step(i: int) -> None:
+    """Nothing."""
+    mark(i, now())
+
+
+@DBOS.workflow(name="chain")
+def steps(first: int, of: int) -> None:
+    """Steps in the process that runs the workflow: each is a row."""
+    for i in range(first, first + of):
+        step(i)
+
+
 def _client() -> DBOSClient:
     return DBOSClient(system_database_url=URL, application_name=APPLICATION)
 
@@ -88,6 +101,16 @@ def _enqueue(client: DBOSClient, n: int, handler: str, first: int = 0, size: int
                 client.enqueue_in_transaction(connection, options, i)
 
 
+def chain(n: int, of: int) -> float:
+    """Return the seconds that it takes to enqueue workflows of so many steps."""
+    client, engine, options = _client(), sa.create_engine(URL), _options("chain")
+    started = now()
+    with engine.begin() as connection:
+        for first in range(0, n, of):
+            client.enqueue_in_transaction(connection, options, first, of)
+    return (now() - started) / 1e9
+
+
 def single(n: int) -> float:
     """Return the seconds that n calls take, one after the other."""
     client, options = _client(), _options("noop")
@@ -125,5 +148,5 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    answer(install, enqueue, bulk, single, latency, work)
+    answer(install, enqueue, bulk, chain, single, latency, work)
     os._exit(0)  # a client's threads would keep it alive

@@ -20,15 +20,18 @@ from dev.benchmarks.marks import now
 from dev.benchmarks.peers.verbs import DATABASE, WARM, Instants, answer, spread
 from tasks_app import (
     Breaker,
+    Flow,
     NewTask,
     TaskOptions,
     change_queue,
+    create_flow,
     create_task,
     create_tasks,
     pause_queue,
 )
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.domain.flows import Needs
 from tasks_app.pool.flow_control import circuit_breakers
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.hints import HINTS
@@ -71,6 +74,19 @@ def enqueue(n: int, handler: str, first: int = 0, keys: str = "none") -> None:
         with engine.begin() as connection:  # a Connection sends no hints: the scan must find them
             tasks = [NewTask(handler, {"i": i}, options(i)) for i in indices]
             create_tasks(connection, tasks)
+
+
+def chain(n: int, of: int) -> float:
+    """Return the seconds that it takes to create flows of so many steps in a row."""
+    engine, started = create_engine(URL), now()
+    for first in range(0, n, of):
+        flow = Flow("chain")
+        before: Needs = ()
+        for i in range(first, first + of):
+            before = flow.step(str(i), "noop", {"i": i}, needs=before)
+        with engine.begin() as connection:
+            create_flow(connection, flow)
+    return (now() - started) / 1e9
 
 
 def stand_still(n: int, how: str) -> None:
@@ -263,4 +279,4 @@ def _timed(work: Callable[[], object]) -> float:
 if __name__ == "__main__":
     many = (enqueue, stand_still, bulk, bulk_on_psycopg)
     one_by_one = (single, single_in_transactions, single_on_a_session, against_bare)
-    answer(install, *many, *one_by_one, delayed, flood, latency)
+    answer(install, *many, *one_by_one, chain, delayed, flood, latency)

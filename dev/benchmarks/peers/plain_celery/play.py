@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 from celery import Celery
+from celery import chain as canvas_chain
 
 from dev.benchmarks.marks import mark, now
 from dev.benchmarks.peers.verbs import BROKER, DATABASE, EFFECT, Instants, answer, spread
@@ -50,6 +51,14 @@ def enqueue(n: int, handler: str, first: int = 0) -> None:
             task.apply_async((i,), producer=producer)
 
 
+def chain(n: int, of: int) -> float:
+    """Return the seconds that it takes to send chains of so many steps."""
+    started = now()
+    for first in range(0, n, of):
+        canvas_chain(*(noop.si(i) for i in range(first, first + of))).apply_async()
+    return (now() - started) / 1e9
+
+
 def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
     """Send one by one. There is no commit: the second instant is when the broker has it."""
     begun, sent = [], []
@@ -63,4 +72,4 @@ def latency(n: int, gap_s: float, warm: list[int]) -> Instants:
 
 
 if __name__ == "__main__":
-    answer(install, enqueue, latency)
+    answer(install, enqueue, chain, latency)
