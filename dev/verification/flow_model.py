@@ -112,8 +112,9 @@ class FlowModel(FlowSteps):
                 continue
             is_open = self._open(after, number)
             if new.place == "due":
-                was_due = new.lost or (old.place == "due" and self._open(before, number))
-                if is_open and not was_due:
+                # Whose run is lost starts again, though ends were taken back during that run.
+                starts_again = new.ghost or (old.place == "due" and "lease" in self._names)
+                if is_open and not starts_again:
                     return f"F1: S{number} is due before its needs are met"
                 continue
             waits_for_nothing = not is_open and not after.unreleased

@@ -23,7 +23,6 @@ IDLE: dict[str, Any] = {
     "waits_for": 0,
     "ends": "",
     "saw": frozenset[int](),
-    "lost": False,
 }
 """A row that neither runs nor waits."""
 
@@ -45,7 +44,7 @@ class FlowSteps:
         if step.place == "runs" and not step.ends:
             yield from self._begin_an_end(world, number)
         if step.place == "runs" and (left := self._spent(world, "lease")):
-            after = with_step(world, number, **IDLE | {"ghost": True, "lost": True})
+            after = with_step(world, number, **IDLE | {"ghost": True})
             yield fault(
                 f"S{number} loses its lease and is due again", after._replace(faults_left=left)
             )

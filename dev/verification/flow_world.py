@@ -30,8 +30,6 @@ class FlowStep(NamedTuple):
     """The end that a statement is about to write: it waits for the lock of the flow."""
     ghost: bool = False
     """A worker that lost its lease still runs it, and will write an end."""
-    lost: bool = False
-    """It lost a run, and starts again: an end that was taken back during that one is no matter."""
     own_needs: Literal["", "entered", "counted"] = ""
     """Needs of its own, which its run has committed; counted when that went back."""
 
