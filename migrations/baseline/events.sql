@@ -47,7 +47,7 @@ REVOKE ALL ON FUNCTION task_event_lock(text[]) FROM PUBLIC;
 
 -- Enters which of these events, which are locked, tasks wait for that were created in this transaction.
 CREATE FUNCTION task_event_enter(tasks bigint[], keys text[], timeouts interval[]) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$
-    INSERT INTO task_event_wait (task_id, key, timeout) SELECT w.* FROM unnest(tasks, keys, timeouts) AS w(task_id, key, timeout)
+    INSERT INTO task_event_wait (task_id, key, timeout) SELECT w.task_id, w.key, nullif(w.timeout, '0') FROM unnest(tasks, keys, timeouts) AS w(task_id, key, timeout)
 $$;
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION task_event_enter(bigint[], text[], interval[]) SET search_path TO %I, pg_temp', current_schema);

@@ -33,7 +33,7 @@ CREATE FUNCTION task_flow_enter(
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO task_flow_step (flow_id, step, task_id, task_name, delay, undo)
-    SELECT flow, s.step, s.task_id, s.task_name, s.delay, s.undo::jsonb
+    SELECT flow, s.step, s.task_id, s.task_name, nullif(s.delay, '0'), nullif(s.undo, '')::jsonb
     FROM unnest(steps, tasks, names, delays, undoes) AS s(step, task_id, task_name, delay, undo);
     INSERT INTO task_flow_need (flow_id, step, needs, after)
     SELECT flow, n.* FROM unnest(waiting, task_flow_enter.needs, task_flow_enter.after) AS n(step, needs, after);

@@ -43,7 +43,7 @@ def enter_waits(connection: Connection, waits: Sequence[tuple[int, EventNeed]]) 
     values = {
         "tasks": [task_id for task_id, _ in waits],
         "keys": [need.key for _, need in waits],
-        "timeouts": [need.timeout for _, need in waits],
+        "timeouts": [need.timeout or timedelta(0) for _, need in waits],  # see _enter of flows
     }
     connection.execute(_ENTER, values)
 

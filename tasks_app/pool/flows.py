@@ -187,8 +187,9 @@ def _enter(
         "steps": list(steps),
         "tasks": list(map(int, ids)),
         "names": [step.task for step in steps.values()],
-        "delays": [step.delay for step in steps.values()],
-        "undoes": [step.undo for step in steps.values()],
+        # A role may have array_nulls off, which makes words of nulls.
+        "delays": [step.delay or timedelta(0) for step in steps.values()],
+        "undoes": [step.undo or "" for step in steps.values()],
         "waiting": [step for step, _, _ in needs],
         "needs": [need for _, need, _ in needs],
         "after": [after.value for _, _, after in needs],

@@ -22,14 +22,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import (
+    Flow,
     NewTask,
     acreate_task,
     cancel_task,
+    create_flow,
     create_group,
     create_schedule,
     create_task,
     create_tasks,
+    event,
     explain_task,
+    get_flow,
     get_group,
     get_queue,
     get_schedule,
@@ -39,9 +43,12 @@ from tasks_app import (
     locks,
     pause_queue,
     requeue_task,
+    rerun_flow,
     resume_queue,
+    send_event,
     set_limit,
     unblock_task,
+    undo_flow,
 )
 from tasks_app.cli.group import group
 from tasks_app.domain.batch.records import BatchStatus
@@ -144,6 +151,7 @@ class Odd:
         )
         try:
             self._tasks(prepare=prepare)
+            self._flows(prepare=prepare)
             self._published(prepare=prepare)
             self._operated()
             self._batch(prepare=prepare)
@@ -229,6 +237,40 @@ class Odd:
         bench.drain(prepare=prepare)
         assert bench.state(failed) == "FAILED"
         assert schedule
+
+    def _flows(self, *, prepare: bool) -> None:
+        bench = self.bench
+
+        bench.handler("lists")(lambda ctx: [{"x": 1}, {"x": 2}])
+
+        @bench.handler("keeps")
+        def keeps(ctx: Any) -> Any:
+            ctx.wait_event("last", "1h")
+            return ctx.step("said", lambda: TEXT)
+
+        flow = Flow("f")
+        items = flow.step("items", "lists", needs=event("go"), delay="1ms")
+        each = flow.map("each", "ok", over=items)
+        needs = [each, event("late", timeout="1ms")]
+        flow.step("end", "keeps", needs=needs, undo="ok")
+        with Session(self.theirs) as session, session.begin():
+            made = create_flow(session, flow)
+        for key in ("go", "last"):
+            with self.theirs.connect() as connection:
+                connection.execution_options(isolation_level="READ COMMITTED")
+                assert send_event(connection, key, {"text": TEXT})
+                connection.commit()
+            bench.drain(prepare=prepare)
+        with Session(self.theirs) as session, session.begin():
+            assert rerun_flow(session, made.id, "end") == ["end"]
+        bench.drain(prepare=prepare)
+        with Session(self.theirs) as session, session.begin():
+            assert get_flow(session, made.id).steps[2].result == TEXT  # type: ignore[union-attr]
+            assert undo_flow(session, made.id) == ["end"]
+        bench.drain(prepare=prepare)
+        with Session(self.theirs) as session, session.begin():
+            state = get_flow(session, made.id).state  # type: ignore[union-attr]
+        assert state == "succeeded"
 
     def _published(self, *, prepare: bool) -> None:
         bench, memory = self.bench, Memory()
