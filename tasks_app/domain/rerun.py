@@ -14,7 +14,10 @@ from tasks_app.domain.flows import (
     is_hopeless,
     is_item,
     is_open,
+    is_undone,
     need_in_words,
+    to_mend,
+    undoes,
 )
 from tasks_app.domain.tasks.states import State
 
@@ -33,8 +36,13 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     If no failure is left in a flow that cancels, what failures had skipped runs again, too.
 
     Raises:
-        TasksError: there is no such step, it waits for another one, or one of them runs.
+        TasksError: there is no such step, it waits for another one, or one of them runs; or the
+            flow is undone, and this step does not undo.
     """
+    if is_undone(flow.steps) and not undoes(name):
+        failed = [step.name for step in to_mend(flow.steps)][:1]
+        again = f"; or run the undoing again from {failed[0]}" if failed else ""
+        raise TasksError(f"Flow {flow.id} was undone. Create it anew{again}.")
     order = in_order(flow)
     first = next((step for step in order if step.name == name), None)
     if first is None and is_item(name):

@@ -12,7 +12,7 @@ from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import Flow, FlowState, StepEnd, failed
 from tasks_app.domain.handlers.outcomes import Fail, Skip
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow
+from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow, rerun_flow
 from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.api.undo import undo_flow
 from tests.factory import claimed_task, ending, some
@@ -120,7 +120,7 @@ def test_what_has_not_ended_is_cancelled(bench: Bench, ran, on_failure: str) -> 
     bench.drain()
     BROKEN.clear()
     told = bench.do(undo_flow, created.id)
-    assert "a" in told
+    assert ("a" in told) == (on_failure != "undo")  # else it was undone before
     assert "d" not in told
     bench.drain()
     assert [word for word in ran if ":" in word][-1] == "a:A"
@@ -132,11 +132,42 @@ def test_what_has_not_ended_is_cancelled(bench: Bench, ran, on_failure: str) -> 
 def test_a_second_call_changes_nothing(bench: Bench, ran) -> None:
     created = bench.do(create_flow, flow_of(a=(), b="a"))
     bench.drain()
-    first, second = (bench.do(undo_flow, created.id) for _ in range(2))
-    assert first == second == ["b", "a"]
+    assert [bench.do(undo_flow, created.id) for _ in range(2)] == [["b", "a"], []]
     assert drained(bench, ran) == "b:B a:A"
-    assert bench.do(undo_flow, created.id) == ["b", "a"]
+    assert bench.do(undo_flow, created.id) == []
     assert drained(bench, ran) == ""
+    assert len(noted(bench)) == 1
+
+
+def noted(bench: Bench) -> list[Any]:
+    return bench.rows("SELECT who, what, ids FROM task_audit WHERE action = 'undo'")
+
+
+@pytest.mark.parametrize("on_failure", ["wait", "undo"])
+@pytest.mark.parametrize("over", [True, False])
+def test_who_undid_it_and_why_is_noted(bench: Bench, ran, over: bool, on_failure: str) -> None:
+    created = bench.do(create_flow, flow_of(a=()), on_failure=on_failure)
+    if over:
+        bench.drain()
+    bench.do(undo_flow, created.id, by="ann", why="returned")
+    undo = some(bench.do(get_flow, created.id)).steps[-1].task_id
+    assert noted(bench) == [("ann", {"flow": created.id, "why": "returned"}, [undo])]
+
+
+def test_a_flow_that_was_undone_runs_again_only_where_it_undoes(bench: Bench, ran) -> None:
+    BROKEN.add("b:B")
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    anew = f"^Flow {created.id} was undone. Create it anew"
+    with pytest.raises(TasksError, match=rf"{anew}\.$"):
+        bench.do(rerun_flow, created.id, from_="a")
+    bench.drain()
+    with pytest.raises(TasksError, match=rf"{anew}; or run the undoing again from undo:b\.$"):
+        bench.do(rerun_flow, created.id, from_="a")
+    BROKEN.clear()
+    assert bench.do(rerun_flow, created.id, from_="undo:b") == ["undo:b", "undo:a"]
+    assert drained(bench, ran) == "b:B a:A"
 
 
 def test_a_failure_undoes_by_itself_and_what_needs_it_runs(bench: Bench, ran) -> None:
@@ -203,7 +234,7 @@ def test_what_was_skipped_is_not_undone(bench: Bench, ran) -> None:
     SKIPPED.add("b")
     created = bench.do(create_flow, flow_of(a=(), b="a"))
     bench.drain()
-    bench.do(undo_flow, created.id)
+    assert bench.do(undo_flow, created.id) == ["a"]
     assert drained(bench, ran) == "a:A"
 
 
@@ -235,7 +266,7 @@ def test_what_cannot_be_meant_is_refused(case) -> None:
 
 def test_a_flow_without_undo_is_not_undone(bench: Bench, ran) -> None:
     created = bench.do(create_flow, flow_of("a", a=()))
-    with pytest.raises(TasksError, match="has an undo="):
+    with pytest.raises(TasksError, match=f"undo=. .*tasks-app flows cancel {created.id}, or"):
         bench.do(undo_flow, created.id)
     with pytest.raises(TasksError, match="no flow 999"):
         bench.do(undo_flow, 999)
