@@ -369,6 +369,21 @@ def test_a_run_waits_for_several(connection: Connection, waiter: int) -> None:
     assert awaits(connection, waiter, K, T, U) == "{}, {}, None"
 
 
+@pytest.mark.parametrize("by", ["one", "many"])
+def test_a_step_waits_after_its_flow_has_succeeded(connection: Connection, by: str) -> None:
+    made = flow(connection, d=())
+    assert awaits(connection, made.task_ids["d"], T, by=by) == "open"
+    shift_instants(connection, 48 * HOUR)
+    assert awaits(connection, made.task_ids["d"], T) == "None"
+    requeue(connection, made.task_ids["d"])
+    assert awaits(connection, made.task_ids["d"], K, T, by=by) == "open, open"
+    assert not is_due(connection, made.task_ids["d"])
+    assert events.send(connection, "t", "{}")
+    assert not is_due(connection, made.task_ids["d"])
+    assert events.send(connection, "k", "{}")
+    assert is_due(connection, made.task_ids["d"])
+
+
 def test_what_a_run_waits_for_is_held_and_released(connection: Connection, waiter: int) -> None:
     awaits(connection, waiter, K)
     amend(connection, BulkAction.HOLD, [waiter])
