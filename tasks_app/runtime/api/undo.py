@@ -55,8 +55,8 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
         The names of the steps that are undone, in that order; those that run only if they succeed.
 
     Raises:
-        TasksError: there is no such flow, no step of it has an ``undo=``, or a newer flow has the
-            key. Nothing was written.
+        TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
+            or a step was requeued after the flow had succeeded. Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
     flow = flow_rerun.lock_flow(connection, flow_id)
@@ -65,6 +65,7 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
     if not any(step.undo for step in flow.steps):
         raise TasksError(f"No step of flow {flow_id} has an undo=. To stop it: cancel_flow.")
     if not any(step.name == UNDO_STEP for step in flow.steps):
+        flow_rerun.lock_rows(connection, flow, {})
         flow_rerun.take_key(connection, flow)
         cancel_group(connection, flow_id, by=by, why=why)
         flows.begin_undo(connection, flow_id)

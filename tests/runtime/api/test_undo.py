@@ -207,6 +207,31 @@ def test_what_was_skipped_is_not_undone(bench: Bench, ran) -> None:
     assert drained(bench, ran) == "a:A"
 
 
+@pytest.mark.parametrize("how", ["waits", "runs", "failed"])
+def test_what_came_back_after_the_end_is_to_end_first(bench: Bench, ran, how: str) -> None:
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(requeue_task, created.task_ids["b"])
+    if how == "runs":
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection, created.task_ids["b"])
+    if how == "failed":
+        BROKEN.add("b")
+        bench.drain()
+        BROKEN.clear()
+    with pytest.raises(TasksError, match=r"Step b .* was requeued after its flow had succeeded"):
+        bench.do(undo_flow, created.id)
+    assert state(bench, created) is FlowState.SUCCEEDED
+    if how == "runs":
+        settle(bench, task)
+    if how == "failed":
+        bench.do(requeue_task, created.task_ids["b"])
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert sorted(word[0] for word in drained(bench, ran).split()) == ["a", "b"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
 def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     created = bench.do(create_flow, flow_of(a=()))
     bench.drain()
