@@ -202,6 +202,15 @@ def test_all_that_wait_for_it_go_on(connection: Connection) -> None:
         assert told == {"a": "due", "d": "due", "e": "waits 1", "f": "due"}
 
 
+def test_all_of_a_thousand_go_on(connection: Connection) -> None:
+    flow(connection, **{f"s{i}": K if i % 2 else T._replace(key="k") for i in range(1000)})
+    assert events.send(connection, "k", "{}")
+    due = (
+        "SELECT count(*) FROM task_pending WHERE waits_for IS NULL AND scan_at <= clock_timestamp()"
+    )
+    assert connection.execute(text(due)).scalar() == 1000
+
+
 def test_a_flow_that_waits_for_an_event_goes_on(connection: Connection) -> None:
     made = flow(connection, a=(), d=("a", K), e="d")
     act(connection, made, "ends:a")
