@@ -35,6 +35,8 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
 
+_FRAME = 100  # what is written around a payload and a result
+
 
 def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> list[str]:
     """Cancel what has not ended, and undo the steps that have succeeded and have an ``undo=``.
@@ -113,7 +115,8 @@ def _row(connection: Connection, step: FlowStep, undo: dict[str, Any]) -> TaskRo
         "payload": opened_value(payload, "payload", task.name),
         "result": opened_value(result, "result", task.name),
     }
-    row, limit = row_of_json(undo["row"]), large_values().payload_limit
+    row, values = row_of_json(undo["row"]), large_values()
+    limit = values.payload_limit + values.result_limit + _FRAME  # each of them was admitted
     secret = row.terms.encrypted or is_secret(task.payload) or is_secret(step.result)
     return row._replace(
         payload=item_payload(given, limit, wraps=undo["wraps"]),

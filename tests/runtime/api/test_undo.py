@@ -243,6 +243,17 @@ def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     assert "was pruned" in str(step.error)
 
 
+def test_a_payload_and_a_result_as_large_as_can_be_reach_the_undo(bench: Bench, ran) -> None:
+    most = 64 * 1024
+    bench.handler("large")(lambda ctx, payload: "r" * (most - 2))
+    flow = Flow("f")
+    flow.step("a", "large", {"n": "p" * (most - 9)}, undo=UNDO_BY[0])
+    created = bench.do(create_flow, flow)
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert len(drained(bench, ran)) == 2 * most - 10
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no handler": (lambda: Flow("f").step("a", "t", undo=7), r"steps\.a\.undo is of type int"),
     "a name of ours": (lambda: Flow("f").step("undo", "t"), r"step is 'undo'\. Allowed: another"),
