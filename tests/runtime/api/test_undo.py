@@ -12,7 +12,7 @@ from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import Flow, FlowState, StepEnd, failed
 from tasks_app.domain.handlers.outcomes import Fail, Skip
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow
+from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow, rerun_flow
 from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.api.undo import undo_flow
 from tests.factory import claimed_task, ending, some
@@ -137,6 +137,20 @@ def test_a_second_call_changes_nothing(bench: Bench, ran) -> None:
     assert drained(bench, ran) == "b:B a:A"
     assert bench.do(undo_flow, created.id) == ["b", "a"]
     assert drained(bench, ran) == ""
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_flow_that_is_undone_runs_no_step_again(bench: Bench, ran, undone: bool) -> None:
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    if undone:
+        bench.drain()
+    with pytest.raises(TasksError, match=rf"Flow {created.id} was undone, or is to be\. .* anew\."):
+        bench.do(rerun_flow, created.id, from_="a")
+    bench.drain()
+    assert bench.do(rerun_flow, created.id, from_="undo:b") == ["undo:b", "undo:a"]
+    assert drained(bench, ran) == "b:B a:A"
 
 
 def test_a_failure_undoes_by_itself_and_what_needs_it_runs(bench: Bench, ran) -> None:
