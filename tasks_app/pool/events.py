@@ -75,9 +75,10 @@ def await_one(
     connection: Connection, task_id: int, need: EventNeed, *, now: Clock = None
 ) -> Awaited:
     """Let a running task wait for an event; its time-out begins with the first of such calls."""
-    lock(connection, [need.key])
     values = {"id": task_id, "key": need.key, "timeout": need.timeout, "now": now}
     is_open = connection.execute(_AWAIT, values).scalar_one()
+    if is_open:  # else who sends it need not wait for the end of the run
+        lock(connection, [need.key])
     payload = read_payloads(connection, task_id)[need.key]
     return Awaited(payload, is_open and payload is None)
 

@@ -35,6 +35,8 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
 
+_FRAME = 100  # what is written around a payload and a result
+
 
 def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> list[str]:
     """Cancel what has not ended, and undo the steps that have succeeded and have an ``undo=``.
@@ -55,8 +57,8 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
         The names of the steps that are undone, in that order; those that run only if they succeed.
 
     Raises:
-        TasksError: there is no such flow, no step of it has an ``undo=``, or a newer flow has the
-            key. Nothing was written.
+        TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
+            or a step was requeued after the flow had succeeded. Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
     flow = flow_rerun.lock_flow(connection, flow_id)
@@ -65,6 +67,7 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
     if not any(step.undo for step in flow.steps):
         raise TasksError(f"No step of flow {flow_id} has an undo=. To stop it: cancel_flow.")
     if not any(step.name == UNDO_STEP for step in flow.steps):
+        flow_rerun.lock_rows(connection, flow, {})
         flow_rerun.take_key(connection, flow)
         cancel_group(connection, flow_id, by=by, why=why)
         flows.begin_undo(connection, flow_id)
@@ -112,7 +115,8 @@ def _row(connection: Connection, step: FlowStep, undo: dict[str, Any]) -> TaskRo
         "payload": opened_value(payload, "payload", task.name),
         "result": opened_value(result, "result", task.name),
     }
-    row, limit = row_of_json(undo["row"]), large_values().payload_limit
+    row, values = row_of_json(undo["row"]), large_values()
+    limit = values.payload_limit + values.result_limit + _FRAME  # each of them was admitted
     secret = row.terms.encrypted or is_secret(task.payload) or is_secret(step.result)
     return row._replace(
         payload=item_payload(given, limit, wraps=undo["wraps"]),
