@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -258,9 +259,15 @@ class EventToSend(Why):
         "--payload", "A JSON object for the tasks that wait.", "{}", label="Payload", metavar="JSON"
     )
     sender: Short = param("--by", "Who decided. You, unless given.", "", metavar="NAME")
+    page: str = ""
 
 
-_SEND = {"command": "events send", "takes": EventToSend, "page": lambda _: "/flows"}
+def _page(given: EventToSend) -> str:
+    """Return the page of the flow or task from which it was sent."""
+    return f"/{given.page}" if re.fullmatch(r"(flows|tasks)/\d+", given.page) else "/flows"
+
+
+_SEND = {"command": "events send", "takes": EventToSend, "page": _page}
 
 
 @action(Role.OPERATOR, "Send", "/events/{key:path}/send", **_SEND)

@@ -72,7 +72,7 @@ _FIXED_AT = {
 }
 # Shapes of badges, by state of a task, batch or flow, outcome of an instant, state of a breaker.
 _SHAPES = {
-    "ok": "SUCCEEDED COMPLETED closed",
+    "ok": "SUCCEEDED COMPLETED SENT closed",
     "run": "RUNNING PLANNING REDUCING",
     "wait": "PENDING WAITING queued",
     "warn": "EXPIRED STALLED STOPPING STOPPED COMPENSATING probing ramping",
@@ -219,19 +219,23 @@ _LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its en
 
 
 def flow_graph(page: FlowPage, root: str) -> Graph | None:
-    """Return the graph of its steps; items of maps are in the box of their map."""
-    return layout(
-        [
-            GraphNode(
-                line.step.name,
-                line.state,
-                f"{root}/tasks/{line.step.task_id}",
-                {need.step: _LABELS[need.after] for need in line.step.needs},
-            )
-            for line in page.steps
-            if not is_item(line.step.name)
-        ]
-    )
+    """Return the graph of its events and steps; items of maps are in the box of their map."""
+    nodes = [
+        GraphNode(_node(event.key), page.state_of(event), event=event.key) for event in page.events
+    ]
+    for line in page.steps:
+        step, state = line.step, line.state
+        if is_item(step.name):
+            continue
+        needs = {need.step: _LABELS[need.after] for need in step.needs}
+        needs |= {_node(event.key): "" for event in step.events}
+        nodes.append(GraphNode(step.name, state, f"{root}/tasks/{step.task_id}", needs))
+    return layout(nodes)
+
+
+def _node(key: str) -> str:
+    """Return a name for the node of an event that no step has."""
+    return f"\0{key}"
 
 
 def batch_graph(page: BatchPage) -> Graph | None:

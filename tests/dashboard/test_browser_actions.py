@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, text
 
-from tasks_app import TaskContext, handler, locks
+from tasks_app import Flow, TaskContext, create_flow, event, handler, locks
 from tasks_app.batch.job import JOBS
 from tasks_app.dashboard.app import ROUTES
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
@@ -288,3 +288,25 @@ def test_chosen_tasks_are_moved(page: Page, engine: Engine, filled: Filled) -> N
     expect(page.get_by_text("acted on 1")).to_be_visible()
     assert row_is(engine, filled["later"], "queue = 'slow'")
     assert reasons(engine)[0] == ("move", WHY)
+
+
+@posts("/events/{key:path}/send")
+def test_an_event_is_approved_and_another_one_sent(page: Page, engine: Engine) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=[event("order:7/fraud"), event("order:7/limit")])
+    with engine.begin() as connection:
+        made = create_flow(connection, flow)
+    page.goto(f"/flows/{made.id}")
+    page.get_by_label("Why").first.fill(WHY)
+    page.get_by_role("button", name="Approve order:7/fraud").click()
+    expect(page.get_by_text("It is sent.")).to_be_visible()
+    page.goto(f"/tasks/{made.task_ids['ship']}")
+    page.get_by_text("Send …").click()
+    page.get_by_label("Payload").fill('{"limit": 100}')
+    page.get_by_role("button", name="Send").last.click()
+    expect(page.get_by_text("It is sent.")).to_be_visible()
+    sent = "SELECT string_agg(key || payload || coalesce(why, ''), ' ' ORDER BY key)"
+    assert one(engine, f"{sent} FROM task_event") == (
+        f'order:7/fraud{{"approved": true}}{WHY} order:7/limit{{"limit": 100}}'
+    )
+    assert acted(engine) == ["send event"] * 2

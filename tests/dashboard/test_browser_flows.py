@@ -26,7 +26,7 @@ CONTRASTS = """() => {
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     return [...document.querySelectorAll(".graph text")].map((text) => {
-        const box = text.parentNode.querySelector(":scope > rect");
+        const box = text.parentNode.querySelector(":scope > .box");
         const style = getComputedStyle(box || text);
         const [x, y] = [light(getComputedStyle(text).fill), light(box ? style.fill : style.stroke)];
         return [text.textContent, (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05)];

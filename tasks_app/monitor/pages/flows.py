@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
@@ -21,12 +22,14 @@ from tasks_app.domain.flows import (
 )
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool import events
 from tasks_app.pool.flows import get_flow, newest_flows
 from tasks_app.pool.tables import COMPLETED, database_now
 from tasks_app.runtime.api.tasks import masked_errors
 from tasks_app.runtime.encryption import values
 
 PAGE = 50
+MOST_EVENTS = 200  # on the page of a flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class FlowPage:
     at: datetime
     flow: FlowProgress  # without its steps
     steps: tuple[FlowStepLine, ...]  # in the order in which they were created
+    events: tuple[StoredEvent, ...]  # that they wait for or have waited for, by key
 
     @property
     def left(self) -> int:
@@ -70,6 +74,11 @@ class FlowPage:
     def open_events(self) -> list[str]:
         """Return keys of events that steps wait for."""
         return sorted({event.key for line in self.steps for event in line.step.open_events})
+
+    def state_of(self, event: StoredEvent) -> str:
+        if event.sent_at is not None:
+            return "SENT"
+        return "WAITING" if event.key in self.open_events else "NOT SENT"
 
     @property
     def items(self) -> int:
@@ -123,7 +132,25 @@ def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
         FlowStepLine(replace(step, result=_shown(step, rules)), _state(step, ends))
         for step in masked_errors(connection, steps, by="task_id")
     )
-    return FlowPage(database_now(connection), replace(flow, steps=()), tuple(lines))
+    at, needed = database_now(connection), _events(connection, flow, rules)
+    return FlowPage(at, replace(flow, steps=()), tuple(lines), needed)
+
+
+def _events(connection: Connection, flow: FlowProgress, rules: Masks) -> tuple[StoredEvent, ...]:
+    names: dict[str, set[str]] = {}
+    for step in flow.steps:
+        for need in step.events:
+            names.setdefault(need.key, set()).add(step.task)
+    found = events.find_by_key(connection, sorted(names)[:MOST_EVENTS])
+    return tuple(shown_event(event, names[event.key], rules) for event in found)
+
+
+def shown_event(event: StoredEvent, names: Iterable[str], rules: Masks) -> StoredEvent:
+    """Return an event as pages show it, by the rules of the tasks that need it."""
+    payload = event.payload
+    for name in names:
+        payload = rules.value(name, payload)
+    return replace(event, payload=masked(payload))
 
 
 Ends = Mapping[int, tuple[str, str | None]]
