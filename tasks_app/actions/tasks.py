@@ -25,6 +25,7 @@ from tasks_app.actions.action import (
 )
 from tasks_app.batch.control import abandon_job, get_job, restart_job, stop_job
 from tasks_app.domain.config.field_types import Span
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import InvalidTaskError, NotThereError
 from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool import task_groups as group_rows
@@ -39,6 +40,7 @@ from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
+from tasks_app.runtime.api.undo import undo_flow
 
 UNCHANGED = "Nothing was changed: the state of the task does not allow it any more."
 CHANGES = frozenset(
@@ -249,6 +251,14 @@ def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> A
     if get_flow(connection, flow_id) is None:
         raise NotThereError(f"There is no flow {flow_id}. Run: tasks-app flows list")
     return cancel_members.run(connection, flow_id, given, by)
+
+
+@action(Role.OPERATOR, "Undo", "/flows/{flow_id}/undo", takes=Why)
+def undo_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
+    """Cancel what has not ended, and undo what has succeeded."""
+    steps = undo_flow(connection, flow_id, by=by, why=given.why)
+    told = f"{count(len(steps), 'step')} will be undone{': ' if steps else ''}{', '.join(steps)}."
+    return ActionResult(told, {"steps": steps})
 
 
 @dataclass(frozen=True, slots=True)

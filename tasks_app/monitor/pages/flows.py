@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
+    UNDO_STEP,
     FlowProgress,
     FlowState,
     FlowStep,
@@ -79,6 +80,16 @@ class FlowPage:
         if event.sent_at is not None:
             return "SENT"
         return "WAITING" if event.key in self.open_events else "NOT SENT"
+
+    @property
+    def may_undo(self) -> bool:
+        """Whether steps can be undone, and nobody has asked for that."""
+        steps = [line.step for line in self.steps]
+        return any(step.undo for step in steps) and all(step.name != UNDO_STEP for step in steps)
+
+    @staticmethod
+    def may_rerun(step: FlowStep) -> bool:
+        return step.end is not None and not is_item(step.name)
 
     @property
     def items(self) -> int:
