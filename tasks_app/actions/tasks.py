@@ -273,8 +273,8 @@ class EventToSend(Why):
 
 
 def _page(given: EventToSend) -> str:
-    """Return the page of the flow or task from which it was sent."""
-    return f"/{given.page}" if re.fullmatch(r"(flows|tasks)/\d+", given.page) else "/flows"
+    """Return the page of the flow or task from which it was sent, or that of all events."""
+    return f"/{given.page}" if re.fullmatch(r"(flows|tasks)/\d+", given.page) else "/events"
 
 
 _SEND = {"command": "events send", "takes": EventToSend, "page": _page}

@@ -23,7 +23,7 @@ from tasks_app.dashboard.graph import Graph, GraphNode, layout
 from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.flows import After, is_item, items_in_words
+from tasks_app.domain.flows import After, MapItems, is_item, items_in_words
 from tasks_app.monitor.pages.batches import BatchPage
 from tasks_app.monitor.pages.flows import FlowPage
 from tasks_app.monitor.pages.overview import Hit
@@ -229,8 +229,16 @@ def flow_graph(page: FlowPage, root: str) -> Graph | None:
             continue
         needs = {need.step: _LABELS[need.after] for need in step.needs}
         needs |= {_node(event.key): "" for event in step.events}
-        nodes.append(GraphNode(step.name, state, f"{root}/tasks/{step.task_id}", needs))
+        items = _items(step.items) if step.items else ""
+        nodes.append(GraphNode(step.name, state, f"{root}/tasks/{step.task_id}", needs, items))
     return layout(nodes)
+
+
+def _items(items: MapItems) -> str:
+    """Return how many have ended well, short enough to stand beside the state."""
+    if items.left:
+        return f"{items.succeeded:,} of {items.total:,}"
+    return f"{items.total:,} items"
 
 
 def _node(key: str) -> str:

@@ -255,6 +255,7 @@ def test_items_are_folded_into_their_map(bench: Bench, browser: Browser, broken:
     shows(words, f"{200 - broken} of 200 items, {broken} failed", "150 more items", "WAITING")
     assert page.count('<path class="edge"') == 2
     assert page.count('width="184"') == 3
+    assert f'<text class="items" x="172" y="36">{200 - broken} of 200</text>' in page
     listed = list(states(browser, made).items())
     assert listed[3:6] == [(f"label[{n}]", "FAILED") for n in range(3)]
     assert len(listed) == 53
@@ -338,7 +339,7 @@ def test_a_viewer_sends_nothing_and_nobody_is_led_away(
     wrong = browser.act(path, {"payload": "{", "page": "flows/1"})
     is_one_sentence(wrong, 409)
     answer = browser.act(path, {"page": "/evil.example"})
-    assert answer.headers["location"] == "/flows"
+    assert answer.headers["location"] == "/events"
 
 
 def test_events_are_drawn_and_told(engine: Engine, browser: Browser) -> None:
@@ -381,3 +382,34 @@ def test_markup_in_events_is_inert(engine: Engine, browser: Browser) -> None:
         send_event(connection, EVIL, {EVIL: EVIL}, by=EVIL, why=EVIL)
     for path in paths:
         is_inert(browser.get(path).text, path)
+
+
+def test_events_that_wait_and_that_were_sent(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    other = browser_of(settings, "viewer")  # who keeps nothing that the next one reads
+    assert "No task waits for an event" in other.get("/events").text
+    assert 'href="/events"' in browser.get("/flows").text
+    checked(engine, "order:7/fraud")
+    checked(engine, EVIL)
+    with engine.begin() as connection:
+        send_event(connection, "order:8/fraud", {"a": "canary-4711"}, by="ann", why=EVIL)
+    write(
+        engine, "UPDATE task_event_wait SET since = now() - interval '3h' WHERE key <> :k", k=EVIL
+    )
+    answer = browser.get("/api/events").json()["events"]
+    keys = ["order:7/fraud", EVIL, "order:8/fraud"]
+    assert [each["key"] for each in answer] == keys
+    assert [each["waiting"] for each in answer] == [1, 1, 0]
+    page = browser.get("/events").text
+    is_inert(page)
+    shows(text_of(page), "3 h ago", "ann", "WAITING", "SENT")
+    assert "canary" not in page + str(answer)
+    waiting = browser.get("/api/events?state=waiting").json()["events"]
+    assert [each["key"] for each in waiting] == keys[:2]
+    path = "/events?key=order%3A7%2Ffraud"
+    assert "Approve" not in page
+    assert "Approve" in browser.get(path).text
+    assert "Approve" not in browser.get("/events?key=order%3A8%2Ffraud").text
+    assert "Approve" not in browser_of(settings, "viewer").get(path).text
+    assert "No event fits" in browser.get("/events?key=x").text

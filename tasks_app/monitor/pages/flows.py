@@ -129,6 +129,17 @@ def flows(connection: Connection, filters: dict[str, str], *, before: int | None
     return Flows(database_now(connection), filters, tuple(found[:PAGE]), older)
 
 
+@dataclass(frozen=True, slots=True)
+class Events:
+    at: datetime
+    events: tuple[StoredEvent, ...]  # the longest wait first, then those sent; without payloads
+
+
+def event_list(connection: Connection, *, key: str | None, waiting: bool) -> Events:
+    found = events.find(connection, MOST_EVENTS, key=key, waiting=waiting)
+    return Events(database_now(connection), tuple(replace(each, payload=None) for each in found))
+
+
 def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
     flow = get_flow(connection, flow_id)
     if flow is None:
