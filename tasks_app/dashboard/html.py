@@ -221,7 +221,13 @@ _LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its en
 def flow_graph(page: FlowPage, root: str) -> Graph | None:
     """Return the graph of its events and steps; items of maps are in the box of their map."""
     nodes = [
-        GraphNode(_node(event.key), page.state_of(event), event=event.key) for event in page.events
+        GraphNode(
+            _node(event.key),
+            page.state_of(event),
+            f"{root}/events?{urlencode({'key': event.key})}",
+            event=event.key,
+        )
+        for event in page.events
     ]
     for line in page.steps:
         step, state = line.step, line.state

@@ -353,6 +353,7 @@ def test_events_are_drawn_and_told(engine: Engine, browser: Browser) -> None:
     write(engine, "UPDATE task_event_wait SET until = now() - interval '1s' WHERE key = 'late'")
     page = browser.get(f"/flows/{made.id}").text
     shows(page, "<title>Event late: NOT SENT</title>", "<title>Event order:7/ok: SENT</title>")
+    assert '<a href="/events?key=order%3A7%2Fok"><title>' in page
     assert page.count('<path class="box"') == page.count('<path class="edge"') == 2
     assert "Approve" not in page
 
