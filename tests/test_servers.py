@@ -58,8 +58,8 @@ def work(ctx: Any, rows: Any) -> None:
 
 JOB = BatchJob("wrong.connections", [Step("all", Table("person"), chunk=work)], registry=Registry())
 PLAIN = (
-    "fill_fingerprints list_errors list_calendars list_flows list_jobs list_limits list_queues "
-    "list_schedules"
+    "fill_fingerprints list_errors list_calendars list_events list_flows list_jobs list_limits "
+    "list_queues list_schedules"
 )
 OF_A_SCHEDULE = (
     "run_schedule disable_schedule enable_schedule get_schedule preview_schedule remove_schedule"
@@ -87,6 +87,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "create_schedule": ("night", "t", {"cron": "0 2 * * *"}),
     "create_task": ("t",),
     "drop_limit": ("name", "t"),
+    **dict.fromkeys(("get_event", "send_event"), ("order:7/paid",)),
     **dict.fromkeys(("get_queue", "pause_queue", "reset_queue", "resume_queue"), ("mail",)),
     "load_large_values": (None,),
     "preview": ({"cron": "0 2 * * *"},),

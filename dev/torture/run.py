@@ -146,6 +146,7 @@ def _hurt(
     producers = [
         threading.Thread(target=_produce, args=(plan, world.engine), daemon=True),
         flows.Producer(world.engine, plan.flows, plan.spread_s),
+        flows.Sender(world.engine, plan.flows, plan.spread_s),
     ]
     for producer in producers:
         producer.start()

@@ -2,88 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dev.verification.explorer import Step, fault, progress
-from dev.verification.rules import FlowRules
-
-Place = Literal["waits", "due", "runs", "over"]
-End = Literal["", "success", "failure", "unneeded"]
-After = Literal["success", "failure", "end"]
+from dev.verification.flow_steps import FlowSteps
+from dev.verification.flow_world import FlowStep, FlowWorld, Sender, Steps, with_step
 
 
-class FlowStep(NamedTuple):
-    """The row of a step's task, and what the flow knows of its end."""
-
-    place: Place
-    waits_for: int = 0
-    """The counter in the row."""
-    end: End = ""
-    saw: frozenset[int] = frozenset()
-    """Steps that had ended when the statement began that ends this one."""
-    ends: End = ""
-    """The end that a statement is about to write: it waits for the lock of the flow."""
-    ghost: bool = False
-    """A worker that lost its lease still runs it, and will write an end."""
-
-
-class FlowWorld(NamedTuple):
-    """The whole state of one flow."""
-
-    steps: tuple[FlowStep, ...]
-    unreleased: tuple[int, ...]
-    """Ends that were written, and whose followers were not released yet."""
-    faults_left: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSetup:
-    """One flow: what each step needs, by its number, and which faults happen."""
-
-    needs: tuple[dict[int, After], ...]
-    faults: dict[str, int] = field(default_factory=dict)
-    rules: FlowRules = field(default_factory=FlowRules)
-
-
-Steps = Iterator[Step[FlowWorld]]
-
-
-def with_step(world: FlowWorld, number: int, **changes: object) -> FlowWorld:
-    steps = list(world.steps)
-    steps[number] = steps[number]._replace(**changes)  # type: ignore[arg-type]
-    return world._replace(steps=tuple(steps))
-
-
-def is_met(after: After, end: End) -> bool:
-    return end != "" and after in ("end", end)
-
-
-def is_open(after: After, end: End) -> bool:
-    """A need that can never be met is not: who requeues such a step wants it to run."""
-    return end == "" or (end == "failure" and after == "success")
-
-
-class FlowModel:
-    """One flow with one worker for each step, operators and crashes."""
-
-    def __init__(self, setup: FlowSetup) -> None:
-        self._needs, self._rules = setup.needs, setup.rules
-        self._names = tuple(setup.faults)
-        self._faults = tuple(setup.faults.values())
+class FlowModel(FlowSteps):
+    """One flow, who creates it, who sends the event that it waits for, and what is promised."""
 
     def initial(self) -> FlowWorld:
-        steps = (
-            FlowStep("waits" if needs else "due", waits_for=len(needs)) for needs in self._needs
-        )
-        return FlowWorld(tuple(steps), (), self._faults)
+        sender: Sender = "to send"
+        faults, senders = tuple(self._setup.faults.values()), (sender,) * self._setup.senders
+        nothing = FlowWorld((), (), faults, senders=senders)
+        return self._created(nothing, saw_event=False) if self._setup.is_there else nothing
 
     def steps(self, world: FlowWorld) -> Steps:
+        if not world.steps:
+            yield from self._create(world)
         for number in range(len(world.steps)):
-            yield from self._run(world, number)
-            yield from self._end(world, number)
-            yield from self._operate(world, number)
+            if world.change is None or number not in dict(world.change.rows):
+                yield from self._run(world, number)
+                yield from self._end(world, number)
+                yield from self._operate(world, number)
+        yield from self._send(world)
+        if world.change is not None:
+            what, rows, _ = world.change
+            after = world._replace(change=None)
+            for number, row in rows:
+                after = with_step(after, number, **row._asdict())
+            yield progress(f"{what}: it commits", after)
+            if left := self._spent(world, "rollback"):
+                after = world._replace(change=None, faults_left=left)
+                yield fault(f"{what}: it is rolled back", after)
         for number in world.unreleased:
             left = tuple(each for each in world.unreleased if each != number)
             after = self._release(world._replace(unreleased=left), number)
@@ -92,116 +44,107 @@ class FlowModel:
                 lost = world._replace(unreleased=left, faults_left=faults)
                 yield fault(f"the worker dies before it releases what waits for S{number}", lost)
 
-    def _run(self, world: FlowWorld, number: int) -> Steps:
-        step = world.steps[number]
-        if step.place == "due":
-            yield progress(f"S{number} starts", with_step(world, number, place="runs"))
-        if step.place == "runs" and not step.ends:
-            yield progress(f"S{number} is about to succeed", self._begun(world, number, "success"))
-            if left := self._spent(world, "fail"):
-                after = self._begun(world, number, "failure")._replace(faults_left=left)
-                yield fault(f"S{number} is about to fail", after)
-        if step.place == "runs" and (left := self._spent(world, "lease")):
-            after = with_step(world, number, place="due", ends="", saw=frozenset(), ghost=True)
-            yield fault(
-                f"S{number} loses its lease and is due again", after._replace(faults_left=left)
-            )
+    # The row of the event is locked before the flow, and the flow before its steps.
+    def _create(self, world: FlowWorld) -> Steps:
+        if not world.creator_saw:
+            if "has K" not in world.senders or not self._creator_locks(world):
+                saw: Literal["sent", "unsent"] = "sent" if world.sent else "unsent"
+                after = world._replace(creator_saw=saw)
+                yield progress(f"who creates the flow sees that K is {saw}", after)
+            return
+        after = world._replace(creator_saw="")
+        created = self._created(after, saw_event=world.creator_saw == "sent")
+        yield progress("the flow is there", created)
+        if left := self._spent(world, "rollback"):
+            yield fault("the flow is rolled back", after._replace(faults_left=left))
 
-    def _begun(self, world: FlowWorld, number: int, end: End) -> FlowWorld:
-        saw = frozenset(n for n, step in enumerate(world.steps) if step.end)
-        return with_step(world, number, ends=end, saw=saw)
+    def _creator_locks(self, world: FlowWorld) -> bool:
+        if self._setup.is_known or world.sent:
+            return self._rules.who_waits_locks_the_event
+        return self._rules.who_waits_enters_the_event
 
-    def _end(self, world: FlowWorld, number: int) -> Steps:
-        """Write an end: the statement has the lock of the flow, and its fence holds."""
-        step = world.steps[number]
-        if step.ends:
-            yield progress(f"S{number} ends in {step.ends}", self._ended(world, number, step.ends))
-        if step.ghost:
-            after = with_step(world, number, ghost=False)
-            yield progress(f"a late end of S{number} is refused", after)
-            if not self._rules.late_ends_are_refused:
-                late = self._released_by(after, number, "success", step.saw)
-                yield fault(f"a late end of S{number} is taken", late)
+    def _created(self, world: FlowWorld, *, saw_event: bool) -> FlowWorld:
+        nothing = world._replace(
+            steps=tuple(FlowStep("due") for _ in self._setup.needs), sent=saw_event
+        )
+        steps = tuple(self._put_off(nothing, n).steps[n] for n in range(len(nothing.steps)))
+        return world._replace(steps=steps)
 
-    def _ended(self, world: FlowWorld, number: int, end: End) -> FlowWorld:
-        saw = world.steps[number].saw
-        after = with_step(world, number, place="over", end=end, ends="", saw=frozenset())
-        if not self._rules.release_and_end_are_one_commit:
-            return after._replace(unreleased=(*after.unreleased, number))
-        return self._released_by(after, number, end, saw)
+    def _send(self, world: FlowWorld) -> Steps:
+        for number, stage in enumerate(world.senders):
+            others = (*world.senders[:number], *world.senders[number + 1 :])
+            free = "has K" not in others and not (world.creator_saw and self._creator_locks(world))
+            if stage == "to send" and free:
+                told = world.sent and self._rules.the_first_event_counts
+                what = "is told that K was sent" if told else "locks K"
+                after = self._sender(world, number, "done" if told else "has K")
+                yield progress(f"sender {number} {what}", after)
+            if stage == "has K":
+                after = self._sent(self._sender(world, number, "done"))
+                if self._may_write(world, after, locks=self._rules.senders_lock_the_flow):
+                    yield progress(f"sender {number} commits", after)
+                if left := self._spent(world, "rollback"):
+                    after = self._sender(world, number, "to send")._replace(faults_left=left)
+                    yield fault(f"sender {number} is rolled back", after)
 
-    def _release(self, world: FlowWorld, number: int) -> FlowWorld:
-        return self._released_by(world, number, world.steps[number].end, frozenset())
+    def _sender(self, world: FlowWorld, number: int, stage: Sender) -> FlowWorld:
+        senders = list(world.senders)
+        senders[number] = stage
+        return world._replace(senders=tuple(senders))
 
-    def _released_by(
-        self, world: FlowWorld, ended: int, end: End, saw: frozenset[int]
-    ) -> FlowWorld:
-        """Count the needs down that this end meets, and skip what can never start."""
-        for number, needs in enumerate(self._needs):
-            step = world.steps[number]
-            if ended not in needs or step.place != "waits":
-                continue
-            if is_met(needs[ended], end):
-                left = step.waits_for - 1
-                if not self._rules.counts_are_read_under_the_lock:
-                    seen = {n: "success" if n in saw else "" for n in needs} | {ended: end}
-                    left = sum(not is_met(after, seen[n]) for n, after in needs.items())  # type: ignore[arg-type]
-                place = "waits" if left > 0 else "due"
-                world = with_step(world, number, waits_for=max(0, left), place=place)
-            elif self._rules.what_can_never_start_is_skipped and end in ("success", "unneeded"):
-                world = with_step(world, number, place="over", end="unneeded", waits_for=0)
-                world = self._released_by(world, number, "unneeded", saw)
+    def _sent(self, world: FlowWorld) -> FlowWorld:
+        world = world._replace(sent=True)
+        for number, wait in self._setup.events.items():
+            place = world.steps[number].place if world.steps else "over"
+            if wait == "counted" and place == "waits":
+                world = self._counted(world, number, world.steps[number].waits_for - 1)
+            if place == "dated" and self._rules.events_bring_dates_forward:
+                world = with_step(world, number, place="due")
         return world
-
-    def _operate(self, world: FlowWorld, number: int) -> Steps:
-        step = world.steps[number]
-        if step.place in ("waits", "due") and (left := self._spent(world, "cancel")):
-            after = with_step(world, number, waits_for=0)
-            after = self._ended(after, number, "failure")._replace(faults_left=left)
-            yield fault(f"S{number} is cancelled", after)
-        if step.place == "over" and step.end != "unneeded" and number not in world.unreleased:
-            # A person mends what failed: that a flow can always end well relies on it.
-            kind = progress if step.end == "failure" else fault
-            left = world.faults_left if step.end == "failure" else self._spent(world, "requeue")
-            if left or step.end == "failure":
-                after = self._requeued(world, number)._replace(faults_left=left)
-                yield kind(f"S{number} is requeued", after)
-
-    def _requeued(self, world: FlowWorld, number: int) -> FlowWorld:
-        end = world.steps[number].end
-        world = with_step(world, number, place="due", end="", waits_for=0)
-        for other, needs in enumerate(self._needs):
-            step = world.steps[other]
-            if number in needs and step.place == "waits" and not is_open(needs[number], end):
-                again = step.waits_for + self._rules.requeues_take_the_end_back
-                world = with_step(world, other, waits_for=again)
-        if self._rules.who_is_requeued_waits_for_its_needs and (n := self._open(world, number)):
-            world = with_step(world, number, place="waits", waits_for=n)
-        return world
-
-    def _open(self, world: FlowWorld, number: int) -> int:
-        needs = self._needs[number].items()
-        return sum(is_open(after, world.steps[n].end) for n, after in needs)
 
     def broken_promise(self, before: FlowWorld, step: Step[FlowWorld]) -> str | None:
-        """No step becomes due before its needs are met, and none waits once they are."""
-        for number, (old, new) in enumerate(zip(before.steps, step.after.steps, strict=True)):
-            if (
-                new.place == "due"
-                and old.place in ("waits", "over")
-                and self._open(step.after, number)
-            ):
-                return f"F1: S{number} is due before its needs are met"
-            if (
-                new.place == "waits"
-                and not self._open(step.after, number)
-                and not step.after.unreleased
-            ):
+        """Return which of F1 to F5 this step breaks."""
+        after = step.after
+        if not before.steps:
+            before = before._replace(steps=tuple(FlowStep("over") for _ in after.steps))
+        for number, (old, new) in enumerate(zip(before.steps, after.steps, strict=True)):
+            if new.place in ("runs", "over"):
+                continue
+            is_open = self._open(after, number)
+            if new.place == "due":
+                # Whose run is lost starts again, though ends were taken back during that run.
+                starts_again = new.ghost or (old.place == "due" and "lease" in self._names)
+                if is_open and not starts_again:
+                    return f"F1: S{number} is due before its needs are met"
+                continue
+            waits_for_nothing = not is_open and not after.unreleased
+            if number in self._setup.events and after.sent and waits_for_nothing:
+                return f"F5: K was sent, and S{number} waits"
+            if new.place == "waits" and waits_for_nothing:
                 return f"F2: the needs of S{number} are met, and it waits"
+            if new.waits_for < old.waits_for and not before.unreleased:
+                met = self._open(before, number) - is_open
+                if old.waits_for - new.waits_for > met:
+                    return f"F3: S{number} counts more than was met"
+        return self._seen_before_a_rerun(before, after)
+
+    def _seen_before_a_rerun(self, before: FlowWorld, after: FlowWorld) -> str | None:
+        """Return who keeps what it has seen of an end that a rerun, not a requeue, takes back."""
+        if before.change is None or "rerun" not in before.change.what:
+            return None
+        pairs = enumerate(zip(before.steps, after.steps, strict=True))
+        again = {n for n, (old, new) in pairs if old.place == "over" != new.place}
+        for number, step in enumerate(after.steps):
+            has_seen = step.place == "over" and step.end != "unneeded"
+            if step.place == "runs":
+                has_seen = step.own_needs != "entered"  # else it goes back
+            if has_seen and (of := again & self._needs(after, number).keys()):
+                return f"F4: S{number} has seen the result of S{min(of)}, which runs again"
         return None
 
     def finished(self, world: FlowWorld) -> bool:
-        return all(step.place == "over" and step.end != "failure" for step in world.steps)
+        ended = [step.place == "over" and step.end != "failure" for step in world.steps]
+        return bool(ended) and all(ended) and world.change is None
 
     def picture(self, world: FlowWorld) -> str:
         def words(step: FlowStep) -> str:
@@ -209,12 +152,3 @@ class FlowModel:
             return step.end or (f"ends in {step.ends}" if step.ends else place)
 
         return "; ".join(f"S{n} {words(step)}" for n, step in enumerate(world.steps))
-
-    def _spent(self, world: FlowWorld, name: str) -> tuple[int, ...]:
-        """Return the faults that are left after one of this name; nothing if there is none."""
-        if name not in self._names:
-            return ()
-        place = self._names.index(name)
-        left = list(world.faults_left)
-        left[place] -= 1
-        return tuple(left) if left[place] >= 0 else ()

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from dev.verification.dispatch_model import DispatchModel
 from dev.verification.dispatch_world import DispatchSetup
 from dev.verification.explorer import Moment, Verdict, explore
-from dev.verification.flow_model import FlowModel, FlowSetup
+from dev.verification.flow_model import FlowModel
+from dev.verification.flow_world import FlowSetup
 from dev.verification.gate_model import GateModel
 from dev.verification.gate_world import GateSetup
 from dev.verification.run_model import RunModel

@@ -176,7 +176,7 @@ class GateRules:
 
 @dataclass(frozen=True, slots=True)
 class FlowRules:
-    """Rules of the ends of steps, and of requeues in flows."""
+    """Rules of the ends of steps, of requeues, events and reruns in flows."""
 
     release_and_end_are_one_commit: bool = True
     counts_are_read_under_the_lock: bool = True
@@ -188,3 +188,21 @@ class FlowRules:
     late_ends_are_refused: bool = True
     what_can_never_start_is_skipped: bool = True
     """It needs the failure of a step that succeeded."""
+
+    # --- events
+    who_waits_enters_the_event: bool = True
+    """Nobody can lock a row that is not there, and so nobody waits for whom."""
+    who_waits_locks_the_event: bool = True
+    senders_lock_the_flow: bool = True
+    """A requeue may have looked for the event, and its row is not to be seen yet."""
+    the_first_event_counts: bool = True
+    events_bring_dates_forward: bool = True
+
+    # --- runs that go back until needs are met that they have entered
+    who_goes_back_counts_under_the_lock: bool = True
+    who_goes_back_locks_the_flow: bool = True
+
+    # --- reruns
+    reruns_lock_the_flow: bool = True
+    reruns_are_refused_while_a_step_runs: bool = True
+    """It has seen results that are taken back."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dev.verification.dispatch_world import DispatchSetup
-from dev.verification.flow_model import FlowSetup
+from dev.verification.flow_world import FlowSetup
 from dev.verification.gate_world import GateSetup
 from dev.verification.world import RunSetup
 

@@ -129,16 +129,17 @@ RETURNS TABLE (id bigint, queue text, wait_s float8) LANGUAGE plpgsql SET search
 #variable_conflict use_column
 DECLARE
     of_queue text;
+    of_key text;
     of_task bigint;
 BEGIN
     UPDATE task_group g SET when_failed = 'wait' WHERE g.id = of_flow;
-    SELECT s.undo -> 'row' -> 'terms' ->> 'queue' INTO of_queue FROM task_flow_step s
+    SELECT s.undo -> 'row' -> 'terms' ->> 'queue', s.undo -> 'row' ->> 'biz_key' INTO of_queue, of_key FROM task_flow_step s
     WHERE s.flow_id = of_flow AND s.undo IS NOT NULL ORDER BY s.task_id + 0 LIMIT 1;
     IF of_queue IS NULL OR EXISTS (SELECT FROM task_flow_step s WHERE s.flow_id = of_flow AND s.step = 'undo') THEN
         RETURN;
     END IF;
-    INSERT INTO task_pending (name, queue, batch_id, due_at, scan_at, created_at)
-    VALUES ('tasks_app.undo', of_queue, of_flow, at, at, at) RETURNING task_pending.id INTO of_task;
+    INSERT INTO task_pending (name, queue, biz_key, batch_id, due_at, scan_at, created_at)
+    VALUES ('tasks_app.undo', of_queue, of_key, of_flow, at, at, at) RETURNING task_pending.id INTO of_task;
     INSERT INTO task_flow_step (flow_id, step, task_id, task_name) VALUES (of_flow, 'undo', of_task, 'tasks_app.undo');
     INSERT INTO task_group_ids (group_id, no, ids)
     SELECT of_flow, coalesce(max(i.no) + 1, 0), ARRAY[of_task] FROM task_group_ids i WHERE i.group_id = of_flow;

@@ -79,7 +79,8 @@ class TaskBufferFullError(TasksError):
 class UniqueKeyTakenError(TasksError):
     """Another task, whose id is ``holder``, has the same name and unique_key.
 
-    A requeue raises it, and a create with ``on_conflict="raise"``.
+    A requeue raises it, and a create with ``on_conflict="raise"``. It is also raised for what would
+    open a flow again whose name and key another open flow, ``holder``, has.
     """
 
     def __init__(
@@ -88,8 +89,11 @@ class UniqueKeyTakenError(TasksError):
         unique_key: str,
         holder: int,
         advice: str = "Wait until that one has finished, or cancel it.",
+        *,
+        of: str = "unique_key",
+        by: str = "task",
     ) -> None:
-        super().__init__(f"unique_key {unique_key!r} of {name} is taken by task {holder}. {advice}")
+        super().__init__(f"{of} {unique_key!r} of {name} is taken by {by} {holder}. {advice}")
         self.name: str = name
         self.unique_key: str = unique_key
         self.holder: int = holder

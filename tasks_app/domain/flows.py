@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     P = TypeVar("P")
 
-MOST_STEPS = 1_000
-MOST_NEEDS = 100  # of one step
+MOST_STEPS = 1_000  # and needs of one
 LONGEST_NAME = 100
 MOST_ITEMS = 10_000  # of one map
 MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
@@ -232,8 +231,8 @@ class Flow:
         except (TypeError, InvalidTaskError):
             allowed = "steps of this flow, their names, failed(step), ended(step) or event(key)"
             raise InvalidTaskError(path, f"are {shown_value(needs)}", allowed) from None
-        if (number := len(found) + len(awaited)) > MOST_NEEDS:
-            raise InvalidTaskError(path, f"are {number}", f"at most {MOST_NEEDS}")
+        if (number := len(found) + len(awaited)) > MOST_STEPS:
+            raise InvalidTaskError(path, f"are {number}", f"at most {MOST_STEPS}")
         events = dict(event(*need) for need in awaited)
         if len(events) < len(awaited):
             raise InvalidTaskError(path, "have an event twice", "each event once")

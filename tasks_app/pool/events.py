@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -82,7 +82,8 @@ def await_one(
     return Awaited(payload, is_open and payload is None)
 
 
-# Events and tasks are found one by one: the plan of a join would depend on guessed sizes.
+# Events and tasks are found one by one: the plan of a join would depend on guessed sizes. Rows are
+# sorted here: an ORDER BY may read an index of all waits.
 _OF_WAIT = f"""
     LEFT JOIN LATERAL (
         SELECT e.payload, e.sent_at FROM {EVENT} e WHERE e.key = w.key OFFSET 0) AS e ON true"""
@@ -90,10 +91,10 @@ _WAITS = text(f"""
     SELECT w.task_id, w.key, w.timeout, w.until, e.sent_at,
         e.sent_at IS NULL AND coalesce(w.until > {NOW}, true) AS is_open
     FROM {EVENT_WAIT} w {_OF_WAIT}
-    WHERE w.task_id = ANY(CAST(:ids AS bigint[])) ORDER BY w.task_id, w.key""")
+    WHERE w.task_id = ANY(CAST(:ids AS bigint[]))""")
 _READ = text(f"""
     SELECT w.key, e.payload, coalesce(e.sent_at <= coalesce(w.until, e.sent_at), false) AS in_time
-    FROM {EVENT_WAIT} w {_OF_WAIT} WHERE w.task_id = :id ORDER BY w.key""")
+    FROM {EVENT_WAIT} w {_OF_WAIT} WHERE w.task_id = :id""")
 
 
 def waits_of(
@@ -101,14 +102,18 @@ def waits_of(
 ) -> dict[int, tuple[AwaitedEvent, ...]]:
     """Return what each of these tasks waits for, or has waited for."""
     found: dict[int, tuple[AwaitedEvent, ...]] = {}
-    for row in connection.execute(_WAITS, {"ids": list(task_ids), "now": now}):
+    for row in _sorted(connection.execute(_WAITS, {"ids": list(task_ids), "now": now})):
         found[row.task_id] = (*found.get(row.task_id, ()), AwaitedEvent(*row[1:]))
     return found
 
 
+def _sorted(rows: Iterable[Any]) -> list[Any]:
+    return sorted(rows, key=lambda row: row.key)
+
+
 def read_payloads(connection: Connection, task_id: int) -> dict[str, Any]:
     """Return payloads of the events of a task, by key; None: it was not sent in time."""
-    rows = connection.execute(_READ, {"id": task_id})
+    rows = _sorted(connection.execute(_READ, {"id": task_id}))
     return {row.key: row.payload if row.in_time else None for row in rows}
 
 

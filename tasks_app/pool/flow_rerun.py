@@ -24,7 +24,7 @@ from tasks_app.pool.tables import (
     TABLE_OF,
     Clock,
 )
-from tasks_app.pool.task_groups import GOOD
+from tasks_app.pool.task_groups import GOOD, flow_key_taken
 from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.requeue import move_back
 
@@ -183,15 +183,12 @@ def take_key(connection: Connection, flow: FlowProgress) -> None:
     """Keep others from opening a flow with the key of this one, which is over and opens again.
 
     Raises:
-        TasksError: one is open, and nothing was written.
+        UniqueKeyTakenError: one is open, and nothing was written.
     """
     if flow.key is None or flow.state in {FlowState.RUNNING, FlowState.STALLED}:
         return
     # The insert waits for who creates one now, and others wait for us.
     other, is_free = insert_flow(connection, flow.name, flow.key, flow.on_failure, 1)
     if not is_free:
-        raise TasksError(
-            f"Flow {other} ({flow.name}, {flow.key}) has the key of flow {flow.id} now. "
-            "Cancel it, or wait for its end."
-        )
+        raise flow_key_taken(flow.name, flow.key, other)
     connection.execute(_FORGET, {"id": other})

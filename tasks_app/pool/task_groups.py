@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.errors import TasksError
+from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.groups import Ended, GroupProgress, GroupRow
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tables import (
@@ -346,6 +346,25 @@ _WAIT_AGAIN = text(f"""
         FROM before b)
     UPDATE {GROUP} g SET total = g.total + 1 WHERE g.id = ANY(ARRAY(SELECT id FROM before))
     RETURNING (SELECT outcome FROM before) IS NOT NULL AND g.outcome IS NULL AS reopened""")
+
+
+_KEY_TAKEN = text(f"""
+    SELECT g.flow, g.flow_key, o.id FROM {GROUP} g
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM {GROUP} o
+        WHERE o.flow = g.flow AND o.flow_key = g.flow_key AND o.outcome IS NULL OFFSET 0) AS o
+    WHERE g.id = :id AND g.outcome = '{State.FAILED}'""")
+
+
+def check_key_is_free(connection: Connection, group_id: int) -> None:
+    """Raise UniqueKeyTakenError if the group is a flow that cannot be opened again."""
+    taken = connection.execute(_KEY_TAKEN, {"id": group_id}).first()
+    if taken is not None:
+        raise flow_key_taken(taken.flow, taken.flow_key, taken.id)
+
+
+def flow_key_taken(name: str, key: str, holder: int) -> UniqueKeyTakenError:
+    return UniqueKeyTakenError(name, key, holder, of="key", by="flow")
 
 
 def take_back(connection: Connection, group_id: int, task_id: int, state: State) -> None:

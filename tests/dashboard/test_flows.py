@@ -81,6 +81,21 @@ def test_a_flow_and_its_steps(engine: Engine, browser: Browser) -> None:
     shows(words, "&#34;ok&#34;: true", "ValueError: canary-4711 is refused")
 
 
+def test_an_event_is_sent_from_the_page_of_its_flow(engine: Engine, browser: Browser) -> None:
+    needs = ("check", event("order:7/ok", timeout="2d"))
+    made = made_flow(engine, "order", check=(), pay=needs)
+    ends(engine, made, "check")
+    assert states(browser, made)["pay"] == "WAITING"
+    page = browser.get(f"/flows/{made.id}").text
+    shows(text_of(page), "event order:7/ok (open, until in")
+    shows(page, "Send order:7/ok", 'action="/events/order%3A7%2Fok/send"')
+    done = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}", "why": "called"})
+    shows(browser.get(done.headers["location"]).text, "It is sent.")
+    assert states(browser, made)["pay"] == "PENDING"
+    again = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}"})
+    shows(browser.get(again.headers["location"]).text, "it was sent before")
+
+
 @pytest.mark.parametrize(
     ("end", "word"), [(Event.SKIP, "SKIPPED"), (Event.CANCEL, "CANCELLED"), (None, "RUNNING")]
 )

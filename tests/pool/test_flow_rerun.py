@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.errors import TasksError
+from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.flows import CreatedFlow, Flow, FlowState, ended, failed
 from tasks_app.domain.operations import Author
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.fragments.transition_log import LOG, Logged
-from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.runtime.api.flows import create_flow
 from tests.factory import claimed_task, row_of, some
 from tests.pool.interleave import blocked, two
@@ -198,6 +199,7 @@ def test_what_came_back_after_the_end_may_run_again(connection: Connection, verb
     for verb in verbs.split():
         act(connection, made, verb)
     assert again(connection, made, "d") == ["d", "e"]
+    assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (3, 0, 5, None)
     assert drained(connection, made) == "de"
     assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (5, 0, 5, "SUCCEEDED")
 
@@ -229,11 +231,24 @@ def test_the_key_of_a_flow_may_belong_to_a_newer_one(connection: Connection) -> 
     drained(connection, older)
     newer = keyed(connection)
     assert newer.created
-    with pytest.raises(TasksError, match=rf"Flow {newer.id} \(f, k\) has the key of flow"):
+    with pytest.raises(UniqueKeyTakenError, match=f"key 'k' of f is taken by flow {newer.id}"):
         again(connection, older, "b")
     drained(connection, newer)
     assert again(connection, older, "b") == ["b"]
     assert keyed(connection).id == older.id
+
+
+def test_a_requeue_is_refused_while_a_newer_flow_has_the_key(connection: Connection) -> None:
+    older = keyed(connection)
+    act(connection, older, "fails:a")
+    cancel(connection, older.task_ids["b"])
+    assert state(connection, older) is FlowState.FAILED
+    newer = keyed(connection)
+    with pytest.raises(UniqueKeyTakenError, match=f"key 'k' of f is taken by flow {newer.id}"):
+        requeue(connection, older.task_ids["a"])
+    drained(connection, newer)
+    assert requeue(connection, older.task_ids["a"]) is Requeued.REQUEUED
+    assert state(connection, older) is FlowState.RUNNING
 
 
 def test_a_rerun_waits_for_who_takes_its_key(engine: Engine) -> None:
@@ -244,7 +259,7 @@ def test_a_rerun_waits_for_who_takes_its_key(engine: Engine) -> None:
         newer = keyed(a)
 
         def refused(connection: Connection) -> None:
-            with pytest.raises(TasksError, match=rf"Flow {newer.id} "):
+            with pytest.raises(TasksError, match=f"by flow {newer.id}"):
                 again(connection, older, "b")
 
         waiting = blocked(engine, b, a, refused)

@@ -16,7 +16,7 @@ from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.operations import Amendment, BulkAction
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool import flows
+from tasks_app.pool import events, flows
 from tasks_app.pool.dispatch.set_aside import sweep, sweep_all
 from tasks_app.pool.runs import settle
 from tasks_app.pool.runs.claim import claim
@@ -523,6 +523,7 @@ DO $$ BEGIN  -- plans that were made while there was hardly a flow
     FOR n IN 1..10 LOOP
         PERFORM task_flow_step_ended(0, 'FAILED', NULL, now());
         PERFORM task_flow_step_reopened(0);
+        PERFORM task_send_event('small ' || n);
     END LOOP;
 END $$;
 INSERT INTO task_group (id, total, flow, when_failed)
@@ -544,6 +545,9 @@ UPDATE task_pending p SET batch_id = s.flow_id,
         scan_at = CASE WHEN s.step IN ('c', 'd') THEN '9899-01-01Z' ELSE p.scan_at END
     FROM task_flow_step s WHERE s.task_id = p.id;
 UPDATE task_flow_step SET ended = 'failure' WHERE task_id = {ENDED};
+INSERT INTO task_event (key) SELECT 'event ' || n FROM generate_series(1, {MANY}) AS n;
+INSERT INTO task_event_wait (task_id, key)
+    SELECT task_id, 'event ' || flow_id FROM task_flow_step WHERE flow_id > 0 AND step > 'b';
 """
 )
 
@@ -563,6 +567,9 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "reopen": (
         lambda c, _: c.execute(text("SELECT task_flow_step_reopened(:id)"), {"id": ENDED}), 1,
     ),
+    "send": (lambda c, _: events.send(c, f"event {MANY}", "{}"), 1),
+    "payloads": (lambda c, _: events.read_payloads(c, 4 * MANY), 1),
+    "waits": (lambda c, _: events.waits_of(c, range(4 * MANY - 99, 4 * MANY + 1)), 100),
     "needed steps": (lambda c, _: flows.needed_steps(c, 4 * MANY), 1),
     "get": (lambda c, _: c.execute(flows._GET, {"id": MANY}), 1),
     "steps": (lambda c, _: c.execute(flows._STEPS, {"id": MANY, "step": None}), 1),

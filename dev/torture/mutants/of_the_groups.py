@@ -86,8 +86,8 @@ GROUPS_AND_PROGRESS = (
         "requeue that is not taken back",
         "A member that runs again has not ended.",
         REQUEUE,
-        "if found.batch_id is not None:",
-        "if False:",
+        "take_back(connection, found.batch_id, task_id, was)",
+        "pass",
         f"{GROUPS}requeue_takes_a_failure_back",
     ),
     mutant(

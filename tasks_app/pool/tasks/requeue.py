@@ -23,7 +23,7 @@ from tasks_app.pool.tables import (
     Clock,
     admits,
 )
-from tasks_app.pool.task_groups import GOOD, LOCKED, lock_groups, take_back
+from tasks_app.pool.task_groups import GOOD, LOCKED, check_key_is_free, lock_groups, take_back
 
 
 class Requeued(StrEnum):
@@ -76,13 +76,16 @@ def requeue(
     not count it any more, and is open again if it had failed; one that succeeded stays as it is.
 
     Raises:
-        UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
+        UniqueKeyTakenError: another pending task has its name and unique_key, or another open flow
+            the key of its flow; nothing was written.
     """
     while True:
         for pool, find in _FIND.items():
             found = connection.execute(find, {"id": task_id}).first()
             if found is not None:
                 was = State(found.state)
+                if found.batch_id is not None:
+                    check_key_is_free(connection, found.batch_id)
                 move_back(connection, pool, {task_id: was}, now=now)
                 if found.batch_id is not None:
                     take_back(connection, found.batch_id, task_id, was)

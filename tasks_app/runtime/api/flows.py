@@ -170,7 +170,7 @@ def _made(
         opens = (is_open(need, ends.get(need.step)) for need in starmap(Need, needs.items()))
         waits = bool(awaited) or any(opens)
         delay, undo = row.terms.delay or None if waits else None, flow.steps[name].undo
-        undone_by = _undo(name, undo) if undo else None
+        undone_by = _undo(name, undo, row.biz_key) if undo else None
         steps[name] = flows.NewStep(row.name, delay, needs, awaited, undone_by)
         members.append(_member(name, row, flow_id))
         starts.append(not waits)
@@ -194,13 +194,13 @@ def _map(item: NewTask, over: str) -> NewTask:
     )
 
 
-def _undo(name: str, undo: NewTask) -> str:
+def _undo(name: str, undo: NewTask, biz_key: str | None) -> str:
     """Return what is kept of the task that undoes a step; see ``runtime/api/undo``."""
     try:
         row, wraps = _template(undo)
     except InvalidTaskError as error:
         raise error.at(f"steps.{name}.undo") from None
-    return json.dumps({"row": row_as_json(row), "wraps": wraps})
+    return json.dumps({"row": row_as_json(row._replace(biz_key=biz_key)), "wraps": wraps})
 
 
 def _template(new: NewTask) -> tuple[TaskRow, bool]:

@@ -23,7 +23,7 @@ from tasks_app.runtime.handlers.checkpoint import ActiveRun, AwaitedPart
 from tasks_app.runtime.large_values import large_values
 
 
-class Known(NamedTuple):
+class KnownStep(NamedTuple):
     result: Any
     since: float  # by time.monotonic
 
@@ -42,7 +42,7 @@ class RunSteps:
         self._access = access
         self._point = point
         self._entered: set[str] = set()
-        self._known = {name: Known(result, -inf) for name, result in (given or {}).items()}
+        self._known = {name: KnownStep(result, -inf) for name, result in (given or {}).items()}
         self._is_read = given is not None or run.is_first
 
     def _enter(self, name: str) -> None:
@@ -55,13 +55,13 @@ class RunSteps:
         task = self._run.task
         found, now = read_steps(connection, task.task_id), time.monotonic()
         for name, result, age_s in found:
-            self._known[name] = Known(opened_value(result, RESULT, task.name), now - age_s)
+            self._known[name] = KnownStep(opened_value(result, RESULT, task.name), now - age_s)
         self._is_read = True
 
     def _written(self, name: str, value: Any) -> tuple[str, str]:
         """Return what is to be kept; both paths give what is read from JSON."""
         text = encode(value, f"steps.{name}", large_values().result_row_limit)
-        self._known[name] = Known(decode(text, RESULT), time.monotonic())
+        self._known[name] = KnownStep(decode(text, RESULT), time.monotonic())
         if self._run.is_secret:
             text = encryption().sealed(text, RESULT, self._run.task.name)
         return name, text

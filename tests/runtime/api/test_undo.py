@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import Flow, FlowState, StepEnd, failed
@@ -238,3 +239,14 @@ def test_a_flow_without_undo_is_not_undone(bench: Bench, ran) -> None:
         bench.do(undo_flow, created.id)
     with pytest.raises(TasksError, match="no flow 999"):
         bench.do(undo_flow, 999)
+
+
+def test_what_undoes_a_step_has_its_business_key(bench: Bench, ran) -> None:
+    flow = Flow("f")
+    flow.step("a", "t", {"n": "a"}, undo=UNDO_BY[0], biz_key="order:7")
+    created = bench.do(create_flow, flow)
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    bench.drain()
+    keys = "SELECT string_agg(name, ' ' ORDER BY id) FROM task_completed WHERE biz_key = 'order:7'"
+    assert bench.do(lambda s: s.execute(text(keys)).scalar_one()) == "t tasks_app.undo u"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
+from tasks_app.domain.flows import MAP_TASK, UNDO_TASK
 from tasks_app.pool.dispatch.scan import find_upcoming
 from tasks_app.runtime import hint_sender, scan
 from tasks_app.runtime.hints import HINTS
@@ -354,7 +355,7 @@ def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> 
             executor.run_waiting()
 
     names = [list(json.loads(claim.values["handlers"])) for claim in claims]
-    assert names == [["coroutine"], *[["plain"]] * 3]
+    assert names == [["coroutine"], *[["plain", MAP_TASK, UNDO_TASK]] * 3]
     assert bench.runs == ids
 
 
