@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, item_payload
-from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
     UNDO_STEP,
     UNDO_TASK,
@@ -23,7 +22,7 @@ from tasks_app.domain.rerun import told
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskRow, row_of_json
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.undo import steps_to_undo, undone_before
+from tasks_app.domain.undo import check_undo, steps_to_undo, undone_before
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.flows import graft, unknown
@@ -64,8 +63,7 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
     flow = flow_rerun.lock_flow(connection, flow_id)
     if flow is None:
         raise unknown(flow_id)
-    if not any(step.undo for step in flow.steps):
-        raise TasksError(f"No step of flow {flow_id} has an undo=. To stop it: cancel_flow.")
+    check_undo(flow)
     if not any(step.name == UNDO_STEP for step in flow.steps):
         flow_rerun.lock_rows(connection, flow, {})
         flow_rerun.take_key(connection, flow)
