@@ -301,7 +301,7 @@ def test_a_payload_is_erased_unless_others_need_it(connection: Connection) -> No
         lambda: event("k", timeout="-1s"),
         lambda: event("k", timeout="soon"),
         lambda: Flow("f").step("d", "t", needs=[K, K]),
-        lambda: Flow("f").step("d", "t", needs=[event(f"k{n}") for n in range(101)]),
+        lambda: Flow("f").step("d", "t", needs=[event(f"k{n}") for n in range(1001)]),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make) -> None:
