@@ -243,7 +243,7 @@ def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
         if found is None:
             output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
         if dry_run:
-            steps = would_undo(connection, found)
+            steps = [each.name for each in would_undo(connection, found)]
         else:
             steps = undo_flow(connection, flow_id, by=caller(), why=why)
     told = f"{count(len(steps), 'step')} {'would' if dry_run else 'will'} be undone"

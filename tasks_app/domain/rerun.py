@@ -36,13 +36,9 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     If no failure is left in a flow that cancels, what failures had skipped runs again, too.
 
     Raises:
-        TasksError: there is no such step, it waits for another one, or one of them runs; or the
-            flow is undone, and this step does not undo.
+        TasksError: there is no such step, it waits for another one, one of them runs, or the flow
+            was undone.
     """
-    if is_undone(flow.steps) and not undoes(name):
-        failed = [step.name for step in to_mend(flow.steps)][:1]
-        again = f"; or run the undoing again from {failed[0]}" if failed else ""
-        raise TasksError(f"Flow {flow.id} was undone. Create it anew{again}.")
     order = in_order(flow)
     first = next((step for step in order if step.name == name), None)
     if first is None and is_item(name):
@@ -53,6 +49,10 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     if first is None:
         known = ", ".join(step.name for step in flow.steps[:20])
         raise TasksError(f"Flow {flow.id} has no step {name!r:.110}. Its steps are {known}.")
+    if is_undone(order) and not undoes(name):
+        broken = next((step.name for step in to_mend(order)), None)
+        or_else = f"; or run the undoing again from {broken}" if broken else ""
+        raise TasksError(f"Flow {flow.id} was undone. Create it anew{or_else}.")
     ends = {step.name: step.end for step in order}
     waits = [need_in_words(need) for need in first.needs if is_open(need, ends[need.step])]
     if waits:

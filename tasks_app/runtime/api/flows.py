@@ -305,8 +305,8 @@ def rerun_flow(
 
     Raises:
         TasksError: there is no such flow or step, one of the steps runs or was pruned, the step
-            itself waits for another one, a newer flow has the key, or the flow was undone and
-            this step is not one that undoes. Nothing was written.
+            itself waits for another one, the flow was undone, or a newer flow has the key. Nothing
+            was written.
         InvalidSelectionError: the payload was refused. Nothing was written.
         UniqueKeyTakenError: a step's unique_key is taken. Roll back: others were put back.
     """

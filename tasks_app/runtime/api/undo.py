@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, item_payload
-from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
     UNDO_STEP,
     UNDO_TASK,
@@ -26,7 +25,7 @@ from tasks_app.domain.rerun import told
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskRow, row_of_json
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.undo import steps_to_undo, undone_before
+from tasks_app.domain.undo import check_undo, steps_to_undo, undone_before
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
@@ -38,6 +37,8 @@ from tasks_app.runtime.encryption.values import is_secret, opened_value
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
+
+_FRAME = 100  # what is written around a payload and a result
 
 
 def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> list[str]:
@@ -61,32 +62,31 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
         they succeed.
 
     Raises:
-        TasksError: there is no such flow, no step of it has an ``undo=``, or a newer flow has the
-            key. Nothing was written.
+        TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
+            or a step was requeued after the flow had succeeded. Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
     author = check_author(by, why)
     flow = flow_rerun.lock_flow(connection, flow_id)
     if flow is None:
         raise unknown(flow_id)
-    names = would_undo(connection, flow)
+    steps = would_undo(connection, flow)
     if is_undone(flow.steps):
-        return names
+        return []
+    flow_rerun.lock_rows(connection, flow, {})
     flow_rerun.take_key(connection, flow)
     cancel_group(connection, flow_id, by=by, why=why)
     undo, what = flows.begin_undo(connection, flow_id), {"flow": flow_id, **author.reason}
     note(connection, UNDO_STEP, what, who=by, ids=[undo])
-    return names
+    return [step.name for step in steps]
 
 
-def would_undo(connection: Connection, flow: FlowProgress) -> list[str]:
-    """Return what :func:`undo_flow` would return; raises TasksError: no step has an ``undo=``."""
-    if not any(step.undo for step in flow.steps):
-        stop = f"To stop it: tasks-app flows cancel {flow.id}, or cancel_flow."
-        raise TasksError(f"No step of flow {flow.id} has an undo=. {stop}")
+def would_undo(connection: Connection, flow: FlowProgress) -> list[FlowStep]:
+    """Return the steps that :func:`undo_flow` would undo; raises TasksError as that does."""
+    check_undo(flow)
     found = [] if is_undone(flow.steps) else steps_to_undo(flow)
     skipped = flows.skipped(connection, flow, [step.task_id for step in found])
-    return [step.name for step in found if step.task_id not in skipped]
+    return [step for step in found if step.task_id not in skipped]
 
 
 aundo_flow: Final = made_async(undo_flow)
@@ -130,7 +130,8 @@ def _row(connection: Connection, step: FlowStep, undo: dict[str, Any]) -> TaskRo
         "payload": opened_value(payload, "payload", task.name),
         "result": opened_value(result, "result", task.name),
     }
-    row, limit = row_of_json(undo["row"]), large_values().payload_limit
+    row, values = row_of_json(undo["row"]), large_values()
+    limit = values.payload_limit + values.result_limit + _FRAME  # each of them was admitted
     secret = row.terms.encrypted or is_secret(task.payload) or is_secret(step.result)
     return row._replace(
         payload=item_payload(given, limit, wraps=undo["wraps"]),

@@ -154,7 +154,7 @@ def test_who_undid_it_and_why_is_noted(bench: Bench, ran, over: bool, on_failure
     assert noted(bench) == [("ann", {"flow": created.id, "why": "returned"}, [undo])]
 
 
-def test_a_flow_that_was_undone_runs_again_only_where_it_undoes(bench: Bench, ran) -> None:
+def test_a_flow_that_is_undone_runs_no_step_again(bench: Bench, ran) -> None:
     BROKEN.add("b:B")
     created = bench.do(create_flow, flow_of(a=(), b="a"))
     bench.drain()
@@ -238,6 +238,31 @@ def test_what_was_skipped_is_not_undone(bench: Bench, ran) -> None:
     assert drained(bench, ran) == "a:A"
 
 
+@pytest.mark.parametrize("how", ["waits", "runs", "failed"])
+def test_what_came_back_after_the_end_is_to_end_first(bench: Bench, ran, how: str) -> None:
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(requeue_task, created.task_ids["b"])
+    if how == "runs":
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection, created.task_ids["b"])
+    if how == "failed":
+        BROKEN.add("b")
+        bench.drain()
+        BROKEN.clear()
+    with pytest.raises(TasksError, match=r"Step b .* was requeued after its flow had succeeded"):
+        bench.do(undo_flow, created.id)
+    assert state(bench, created) is FlowState.SUCCEEDED
+    if how == "runs":
+        settle(bench, task)
+    if how == "failed":
+        bench.do(requeue_task, created.task_ids["b"])
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert sorted(word[0] for word in drained(bench, ran).split()) == ["a", "b"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
 def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     created = bench.do(create_flow, flow_of(a=()))
     bench.drain()
@@ -247,6 +272,17 @@ def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     step = next(s for s in some(bench.do(get_flow, created.id)).steps if s.name == "undo")
     assert "Step a" in str(step.error)
     assert "was pruned" in str(step.error)
+
+
+def test_a_payload_and_a_result_as_large_as_can_be_reach_the_undo(bench: Bench, ran) -> None:
+    most = 64 * 1024
+    bench.handler("large")(lambda ctx, payload: "r" * (most - 2))
+    flow = Flow("f")
+    flow.step("a", "large", {"n": "p" * (most - 9)}, undo=UNDO_BY[0])
+    created = bench.do(create_flow, flow)
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert len(drained(bench, ran)) == 2 * most - 10
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
