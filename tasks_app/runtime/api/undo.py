@@ -29,7 +29,7 @@ from tasks_app.domain.undo import check_undo, steps_to_undo, undone_before
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.flows import graft, unknown
+from tasks_app.runtime.api.flows import check_transaction, graft, unknown
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.tasks import in_full
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
@@ -63,10 +63,12 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
 
     Raises:
         TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
-            or a step was requeued after the flow had succeeded. Nothing was written.
+            a step was requeued after the flow had succeeded, or each statement commits by itself.
+            Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
     author = check_author(by, why)
+    check_transaction(connection, "undo_flow")
     flow = flow_rerun.lock_flow(connection, flow_id)
     if flow is None:
         raise unknown(flow_id)

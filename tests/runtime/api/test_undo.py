@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -306,6 +307,17 @@ def test_a_flow_without_undo_is_not_undone(bench: Bench, ran) -> None:
         bench.do(undo_flow, created.id)
     with pytest.raises(TasksError, match="no flow 999"):
         bench.do(undo_flow, 999)
+
+
+@pytest.mark.parametrize("verb", [undo_flow, partial(rerun_flow, from_="a")])
+def test_a_flow_is_changed_in_a_transaction(bench: Bench, ran, verb: Any) -> None:
+    created = bench.do(create_flow, flow_of(a=()))
+    bench.drain()
+    with bench.engine.connect() as connection:
+        own = connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(TasksError, match="needs a transaction"):
+            verb(own, created.id)
+    assert state(bench, created) is FlowState.SUCCEEDED
 
 
 def test_what_undoes_a_step_has_its_business_key(bench: Bench, ran) -> None:
