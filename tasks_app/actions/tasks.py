@@ -27,6 +27,7 @@ from tasks_app.batch.control import abandon_job, get_job, restart_job, stop_job
 from tasks_app.domain.config.field_types import Span
 from tasks_app.domain.durations import count
 from tasks_app.domain.errors import InvalidTaskError, NotThereError
+from tasks_app.domain.flows import is_undone
 from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool import task_groups as group_rows
 from tasks_app.pool.flows import get_flow
@@ -256,7 +257,10 @@ def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> A
 @action(Role.OPERATOR, "Undo", "/flows/{flow_id}/undo", takes=Why)
 def undo_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
     """Cancel what has not ended, and undo what has succeeded."""
+    before = get_flow(connection, flow_id)
     steps = undo_flow(connection, flow_id, by=by, why=given.why)
+    if before is not None and is_undone(before.steps):
+        return ActionResult("It was undone before; nothing was changed.", changed=False)
     told = f"{count(len(steps), 'step')} will be undone{': ' if steps else ''}{', '.join(steps)}."
     return ActionResult(told, {"steps": steps})
 

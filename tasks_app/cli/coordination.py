@@ -21,14 +21,14 @@ from tasks_app.domain.flows import (
     FlowProgress,
     FlowState,
     FlowStep,
-    StepEnd,
+    is_undone,
     items_in_words,
     step_in_words,
+    to_mend,
     waits_in_words,
 )
 from tasks_app.domain.groups import Ended, GroupProgress
 from tasks_app.domain.rerun import steps_from
-from tasks_app.domain.undo import steps_to_undo
 from tasks_app.pool import events as event_rows
 from tasks_app.pool import flows as flow_rows
 from tasks_app.pool import task_groups
@@ -38,7 +38,7 @@ from tasks_app.pool.tables import database_now
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.flows import rerun_flow
 from tasks_app.runtime.api.tasks import masked_errors, masked_texts
-from tasks_app.runtime.api.undo import undo_flow
+from tasks_app.runtime.api.undo import undo_flow, would_undo
 from tasks_app.runtime.encryption.values import masks, shown
 
 SHOWN = 20
@@ -184,9 +184,9 @@ def show_flow(flow_id: int, *, json_: bool) -> None:
     ]
     errors = [step.error or causes.get(step.task_id, "") for step in steps]
     output.print_rows(columns, lines, errors, remark="error", cut=("step", "waits for"))
-    bad = [step.task_id for step in steps if step.end is StepEnd.FAILURE]
+    bad = [step.task_id for step in to_mend(steps)]
     if bad and found.state is not FlowState.SUCCEEDED:
-        more = len(bad) < found.failed
+        more = len(bad) < found.failed and not is_undone(steps)
         which = f"--group {found.id} --state FAILED" if more else output.shown_ids(bad)
         output.print_text(f"To go on, fix the cause, then: tasks-app requeue {which}")
 
@@ -202,7 +202,7 @@ def _waited_for(step: FlowStep, now: datetime) -> list[str]:
 @click.option("--from", "step", metavar="STEP", required=True, help="The step to run again.")
 @click.option("--payload", metavar="JSON", help="Its payload from now on. Default: its own.")
 @click.option("--dry-run", is_flag=True, help="Only show which steps would run; change nothing.")
-@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
 @output.json_option
 def rerun(
     flow_id: int, step: str, payload: str | None, *, dry_run: bool, why: str, json_: bool
@@ -231,7 +231,7 @@ def rerun(
 @flows.command()
 @click.argument("flow_id", type=int)
 @click.option("--dry-run", is_flag=True, help="Only show what would be undone; change nothing.")
-@click.option("--why", default="", metavar="TEXT", help="Why; audit, trail and `explain` show it.")
+@click.option("--why", default="", metavar="TEXT", help="Why; audit and trail show it.")
 @output.json_option
 def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
     """Cancel what has not ended, and undo what has succeeded.
@@ -239,17 +239,19 @@ def undo(flow_id: int, *, dry_run: bool, why: str, json_: bool) -> None:
     Those that needed a step are undone before it, by its undo=. Steps without one stay as they are.
     """
     with transaction() as connection:
+        found = flow_rows.get_flow(connection, flow_id)
+        if found is None:
+            output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
         if dry_run:
-            found = flow_rows.get_flow(connection, flow_id)
-            if found is None:
-                output.refuse(f"There is no flow {flow_id}. Run: tasks-app flows list")
-            steps = [each.name for each in steps_to_undo(found)]
+            steps = [each.name for each in would_undo(connection, found)]
         else:
             steps = undo_flow(connection, flow_id, by=caller(), why=why)
     told = f"{count(len(steps), 'step')} {'would' if dry_run else 'will'} be undone"
     told = f"{told}{': ' if steps else ''}{', '.join(steps)}."
     told = f"{told}{' Nothing was changed.' if dry_run else ''}"
-    output.print_answer(told, {"steps": steps, "changed": not dry_run}, json_=json_)
+    if again := is_undone(found.steps):
+        told = "It was undone before; nothing was changed."
+    output.print_answer(told, {"steps": steps, "changed": not (dry_run or again)}, json_=json_)
 
 
 add_commands(flows, task_actions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -210,7 +210,7 @@ class Flow:
     ) -> tuple[dict[str, After], dict[str, timedelta | None]]:
         """Return the needs of a new step, and its events; raises InvalidTaskError."""
         check_name(name, "step")
-        if name == UNDO_STEP or name.startswith(undo_name("")):
+        if undoes(name):
             allowed = "another name: those that undo others have it"
             raise InvalidTaskError("step", f"is {shown_value(name)}", allowed)
         if is_item(name):
@@ -312,10 +312,11 @@ def check_needs(flow: Flow, there: Mapping[str, StepEnd | None]) -> None:
         if name in there:
             raise InvalidTaskError(f"steps.{name}", "is there already", "another name")
         for need in starmap(Need, step.needs.items()):
-            path, quoted = f"steps.{name}.needs", f"{need.step!r:.60}"
+            path, quoted = f"steps.{name}.needs", shown_value(need.step)
             if need.step not in flow.steps and need.step not in there:
                 problem = f"has {quoted}, which is no step of this flow"
-                raise InvalidTaskError(path, problem, ", ".join(flow.steps))
+                others = ", ".join(other for other in flow.steps if other != name)
+                raise InvalidTaskError(path, problem, others or "the name of another step")
             if is_hopeless(need, there.get(need.step)):
                 how = "succeeded" if there[need.step] is StepEnd.SUCCESS else "is not needed"
                 problem = f"can never be met: {quoted} {how}"
@@ -406,7 +407,30 @@ class FlowProgress:
 
 class StepOfFlow(NamedTuple):
     step: FlowStep
-    flow: FlowProgress  # of whose steps it has this one and those that it needs
+    flow: FlowProgress  # of whose steps it has this one, those that it needs, and ``undo``
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether its flow is undone, and it does not undo: it is not to run again."""
+        return is_undone(self.flow.steps) and not undoes(self.step.name)
+
+
+def is_undone(steps: Iterable[FlowStep]) -> bool:
+    """Whether the flow of these steps was undone, or is."""
+    return any(step.name == UNDO_STEP for step in steps)
+
+
+def undoes(step: str) -> bool:
+    """Whether this is the name of a step that undoes others."""
+    return step == UNDO_STEP or step.startswith(undo_name(""))
+
+
+def to_mend(steps: Collection[FlowStep]) -> list[FlowStep]:
+    """Return those that failed; of a flow that is undone, only those that undo."""
+    undone = is_undone(steps)
+    return [
+        step for step in steps if step.end is StepEnd.FAILURE and (not undone or undoes(step.name))
+    ]
 
 
 def need_in_words(need: Need) -> str:

@@ -7,7 +7,6 @@ from graphlib import TopologicalSorter
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
-    UNDO_STEP,
     FlowProgress,
     FlowStep,
     StepEnd,
@@ -15,8 +14,10 @@ from tasks_app.domain.flows import (
     is_hopeless,
     is_item,
     is_open,
+    is_undone,
     need_in_words,
-    undo_name,
+    to_mend,
+    undoes,
 )
 from tasks_app.domain.tasks.states import State
 
@@ -48,10 +49,10 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     if first is None:
         known = ", ".join(step.name for step in flow.steps[:20])
         raise TasksError(f"Flow {flow.id} has no step {name!r:.110}. Its steps are {known}.")
-    undoes = name == UNDO_STEP or name.startswith(undo_name(""))
-    if not undoes and any(step.name == UNDO_STEP for step in order):
-        problem = "What needs its steps would read results that are taken back. Create it anew."
-        raise TasksError(f"Flow {flow.id} was undone, or is to be. {problem}")
+    if is_undone(order) and not undoes(name):
+        broken = next((step.name for step in to_mend(order)), None)
+        or_else = f"; or run the undoing again from {broken}" if broken else ""
+        raise TasksError(f"Flow {flow.id} was undone. Create it anew{or_else}.")
     ends = {step.name: step.end for step in order}
     waits = [need_in_words(need) for need in first.needs if is_open(need, ends[need.step])]
     if waits:

@@ -13,7 +13,8 @@ from tasks_app.domain.tasks.states import State
 def check_undo(flow: FlowProgress) -> None:
     """Raise TasksError: no step has an undo."""
     if not any(step.undo for step in flow.steps):
-        raise TasksError(f"No step of flow {flow.id} has an undo=. To stop it: cancel_flow.")
+        stop = f"To stop it: tasks-app flows cancel {flow.id}, or cancel_flow."
+        raise TasksError(f"No step of flow {flow.id} has an undo=. {stop}")
 
 
 def steps_to_undo(flow: FlowProgress) -> list[FlowStep]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, text
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.events import AwaitedEvent, EventNeed
 from tasks_app.domain.flows import (
+    UNDO_STEP,
     After,
     FlowProgress,
     FlowState,
@@ -28,6 +29,7 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.pool import events
 from tasks_app.pool.fragments.conditions import is_held
 from tasks_app.pool.tables import (
+    COMPLETED,
     ENTER_STEPS,
     ERROR,
     EVENT,
@@ -238,7 +240,7 @@ _NEWEST = text(f"""
 MOST_LISTED = 50  # items of maps
 _PLACE = "CASE WHEN i.ended IS NULL THEN 2 WHEN i.ended = 'failure' THEN 1 ELSE 3 END"
 _OF_STEP = "(CAST(:step AS text) IS NULL OR n.step = :step)"
-# All steps; or one, and those that it needs, without their results.
+# All steps; or one, those that it needs and ``undo``, without their results.
 _STEPS = text(f"""
     SELECT s.step, s.task_id, s.task_name, s.ended, s.ended_at, p.waits_for, p.due_at, p.attempt,
         s.undo -> 'row' -> 'terms' ->> 'name' AS undo,
@@ -247,7 +249,7 @@ _STEPS = text(f"""
     FROM (
         SELECT s.*, 0 AS place FROM {FLOW_STEP} s
         WHERE s.flow_id = :id AND CASE WHEN CAST(:step AS text) IS NULL THEN s.step NOT LIKE {_ITEM}
-            ELSE s.step = :step OR s.step = ANY(ARRAY(
+            ELSE s.step IN (:step, '{UNDO_STEP}') OR s.step = ANY(ARRAY(
                 SELECT n.needs FROM {FLOW_NEED} n
                 WHERE n.flow_id = :id AND n.step = :step AND n.needs NOT LIKE {_ITEM})) END
         UNION ALL (
@@ -290,7 +292,7 @@ def task_ids(connection: Connection, flow_id: int) -> dict[str, int]:
 def get_flow(
     connection: Connection, flow_id: int, *, step: str | None = None
 ) -> FlowProgress | None:
-    """Return a flow with its steps; or with one ``step`` and those that it needs.
+    """Return a flow with its steps; or with one ``step``, those that it needs, and ``undo``.
 
     Of the items of maps it has the first fifty, those that failed before others; or, with a step,
     none.
@@ -314,9 +316,23 @@ _UNDOES = text(f"""
     SELECT s.step, s.undo FROM {FLOW_STEP} s WHERE s.flow_id = :id AND s.undo IS NOT NULL""")
 
 
-def begin_undo(connection: Connection, flow_id: int) -> None:
-    """Add the step that undoes a locked flow, once."""
+# A task ends after its flow was created: days before that are not opened.
+_SKIPPED = text(f"""
+    SELECT c.id FROM {COMPLETED} c
+    WHERE c.id = ANY(CAST(:ids AS bigint[])) AND c.finished_at >= :since
+      AND c.state = '{State.SKIPPED}'""")
+
+
+def begin_undo(connection: Connection, flow_id: int) -> int:
+    """Add the step that undoes a locked flow, once; return the id of its task."""
     connection.execute(_BEGIN_UNDO, {"id": flow_id, "now": None}).all()
+    return task_ids(connection, flow_id)[UNDO_STEP]
+
+
+def skipped(connection: Connection, flow: FlowProgress, ids: Collection[int]) -> set[int]:
+    """Return those of the tasks that were skipped, which counts as a success of their steps."""
+    rows = connection.execute(_SKIPPED, {"ids": list(ids), "since": flow.created_at})
+    return set(rows.scalars())
 
 
 def undoes(connection: Connection, flow_id: int) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from tasks_app.domain.creation import NewTask
 from tasks_app.domain.events import event
 from tasks_app.domain.flows import (
     MAP_TASK,
+    UNDO_TASK,
     CreatedFlow,
     Flow,
     Need,
@@ -270,7 +271,10 @@ def test_a_map_says_how_many_items_it_waits_for(
 
 def test_a_flow_is_undone(shell: Shell, flow: CreatedFlow, engine: Engine) -> None:
     undo = ("flows", "undo")
-    assert "No step of flow" in shell(*undo, str(flow.id)).stderr
+    for more in ((), ("--dry-run",)):
+        refused = shell(*undo, str(flow.id), *more)
+        assert refused.returncode == 2
+        assert f"has an undo=. To stop it: tasks-app flows cancel {flow.id}" in refused.stderr
     assert "There is no flow 999" in shell(*undo, "999", "--dry-run").stderr
     made = Flow("trip")
     made.step("hotel", "t", needs=made.step("car", "t", undo="u"), undo="u")
@@ -283,3 +287,43 @@ def test_a_flow_is_undone(shell: Shell, flow: CreatedFlow, engine: Engine) -> No
     done = shell.json(*undo, str(created.id), "--why", "ill")
     assert done == {"steps": ["hotel", "car"], "changed": True}
     assert re.search(r"^undo +is due", shell("flows", "show", str(created.id)).stdout, re.M)
+    assert "why=ill" in shell("audit").stdout
+    (step,) = (s for s in shell.json("flows", "show", str(created.id))["steps"][2:])
+    assert re.search(r"undo .*@.* ill", shell("show", str(step["task_id"]), "--trail").stdout)
+    for more in ((), ("--dry-run",)):
+        again = "It was undone before; nothing was changed.\n"
+        assert shell(*undo, str(created.id), *more).stdout == again
+        assert shell.json(*undo, str(created.id), *more) == {"steps": [], "changed": False}
+
+
+def test_what_was_undone_is_not_to_go_on(shell: Shell, engine: Engine) -> None:
+    made = Flow("trip")
+    car = made.step("car", "t", undo="u")
+    hotel = made.step("hotel", "t", needs=car)
+    made.step("mail", "t", needs=hotel)
+    created = do(engine, create_flow, made)
+    with engine.begin() as connection:
+        settle_one(connection, ending(claimed_task(connection, created.task_ids["car"])))
+        task = claimed_task(connection, created.task_ids["hotel"])
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "no bed")))
+    shell("flows", "undo", str(created.id))
+    assert "To go on" not in shell("flows", "show", str(created.id)).stdout
+    for step in ("hotel", "mail"):
+        said = shell("explain", str(created.task_ids[step])).stdout
+        assert "\nNothing to do: its flow was undone.\n" in said
+        assert "requeue" not in said
+    anew = f"Flow {created.id} was undone. Create it anew"
+    rerun = ("flows", "rerun", str(created.id), "--dry-run", "--from")
+    assert f"{anew}." in shell(*rerun, "car").stderr
+    shell("requeue", str(created.task_ids["mail"]))
+    assert "requeue" not in shell("explain", str(created.task_ids["mail"])).stdout
+
+    undo = shell.json("flows", "show", str(created.id))["steps"][-1]["task_id"]
+    with engine.begin() as connection:
+        task = claimed_task(connection, undo, name=UNDO_TASK)
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "no")))
+    shown = shell("flows", "show", str(created.id)).stdout
+    assert shown.endswith(f"To go on, fix the cause, then: tasks-app requeue {undo}\n")
+    assert f"then: tasks-app requeue {undo}\n" in shell("explain", str(undo)).stdout
+    assert f"{anew}; or run the undoing again from undo." in shell(*rerun, "car").stderr
+    assert shell(*rerun, "undo").stdout.startswith("1 step would run again: undo.")

@@ -20,6 +20,8 @@ from tasks_app import (
 from tasks_app.dashboard import graph
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import flows as flows_page
+from tasks_app.pool.flows import task_ids
+from tasks_app.pool.runs.settle import settle_one
 from tests.dashboard.browser import (
     EVIL,
     Browser,
@@ -32,6 +34,7 @@ from tests.dashboard.browser import (
     write,
 )
 from tests.dashboard.flows import ends, made_flow, runs
+from tests.factory import claimed_task, ending
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench
 
@@ -135,6 +138,33 @@ def test_what_failed_is_requeued_and_the_flow_goes_on(engine: Engine, browser: B
     assert states(browser, made) == {"a": "PENDING", "b": "WAITING"}
     ends(engine, made, "a", "b")
     assert one(engine, "SELECT outcome FROM task_group") == "SUCCEEDED"
+
+
+def test_what_failed_in_a_flow_that_was_undone_is_not_requeued(
+    bench: Bench, browser: Browser, settings: Settings
+) -> None:
+    @bench.handler("t", max_attempts=1)
+    def t(ctx: TaskContext, payload: dict[str, str]) -> None:
+        if payload["step"] == "b":
+            raise Fail("no")
+
+    flow = Flow("f")
+    flow.step("a", "t", {"step": "a"}, undo="u")
+    flow.step("b", "t", {"step": "b"})
+    made = bench.do(create_flow, flow, on_failure="undo")
+    bench.drain()
+    steps = dict(states(browser, made))
+    assert (steps["b"], steps["undo"]) == ("FAILED", "SUCCEEDED")
+    assert "Requeue" not in browser.get(f"/flows/{made.id}").text
+    with bench.engine.begin() as connection:
+        undo = task_ids(connection, made.id)["undo:a"]
+        settle_one(connection, ending(claimed_task(connection, undo, name="u"), Event.FAIL))
+    with bench.engine.connect() as connection:
+        page = flows_page.flow_page(connection, made.id)
+    assert page is not None
+    assert {state: [step.name for step in of] for state, of in page.failed.items()} == {
+        "FAILED": ["undo:a"]
+    }
 
 
 def test_what_a_failure_cancelled_is_requeued_too(

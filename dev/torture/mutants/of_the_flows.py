@@ -295,6 +295,14 @@ FLOWS = (
         f"{AGAIN}a_step_and_what_hangs_on_it_come_back[not what can still never start]",
     ),
     mutant(
+        "flow: a rerun of what was undone",
+        "A step whose needs are taken back does not run again.",
+        "tasks_app/domain/rerun.py",
+        "    if is_undone(order) and not undoes(name):\n",
+        "    if False:\n",
+        f"{UNDO}a_flow_that_is_undone_runs_no_step_again",
+    ),
+    mutant(
         "flow: a failure that cancels the undoing",
         "A step that cannot undo another one stops the rest until it is mended.",
         SQL,

@@ -29,9 +29,10 @@ from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.flows import FlowProgress
 from tasks_app.domain.rerun import steps_from
-from tasks_app.domain.undo import check_undo, steps_to_undo
+from tasks_app.domain.undo import check_undo
 from tasks_app.pool.flows import get_flow
 from tasks_app.runtime.api.flows import rerun_flow
+from tasks_app.runtime.api.undo import would_undo
 from tasks_app.runtime.handlers.registry import load_handlers
 
 
@@ -133,7 +134,8 @@ async def show_undo(request: Request, state: AppState) -> Response:
     def read() -> dict[str, Any]:
         flow = _flow(state, flow_id)
         check_undo(flow)
-        return {"flow": flow, "steps": steps_to_undo(flow)}
+        steps = state.reader.read(("undo", flow_id), lambda c: would_undo(c, flow), keep_s=0)
+        return {"flow": flow, "steps": steps}
 
     return render(request, "flows/undo.html", at=None, **await run_action(read))
 

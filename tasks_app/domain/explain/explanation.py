@@ -138,6 +138,8 @@ def has_ended(facts: TaskFacts, row: StoredRow) -> Finding | None:
     why = f": {row.error}" if row.error else ""
     at = instant_in_words(row.finished_at or facts.now, facts.now)
     fact = f"{_ENDINGS[row.state]} {at} at attempt {row.attempt}{took}{why}"
+    if _was_undone(facts):
+        return ok("ended", fact, _UNDONE)
     return ok("ended", fact, f"Nothing to do; to run it again: tasks-app requeue {row.id}")
 
 
@@ -148,6 +150,8 @@ def has_failed(facts: TaskFacts, row: StoredRow) -> Finding | None:
     at = instant_in_words(row.finished_at or facts.now, facts.now)
     most = f" of at most {row.max_attempts}" if row.max_attempts else ""
     fact = f"It failed for good {at}, {row.failures}{most} failures charged: {cause}"
+    if _was_undone(facts):
+        return ok("failed", fact, _UNDONE)
     again = f"tasks-app requeue {row.id}"
     if cause.startswith(OUTCOME_UNKNOWN):
         advice = f"Check on the other side whether its effect took place; if it did not: {again}"
@@ -156,6 +160,13 @@ def has_failed(facts: TaskFacts, row: StoredRow) -> Finding | None:
         fix = "fix the cause (if it is in your code, restart the workers)"
         advice = f"{why}. Read tasks-app show {row.id}, {fix}, then: {again}"
     return fail("failed", fact, advice)
+
+
+_UNDONE = "Nothing to do: its flow was undone."
+
+
+def _was_undone(facts: TaskFacts) -> bool:
+    return facts.step_of is not None and facts.step_of.was_undone
 
 
 def why_last_attempt(task: StoredRow | Task, last: LastAttempt | Attempt | None) -> str:

@@ -13,7 +13,7 @@ from tasks_app.domain.explain.facts import MOST_AHEAD, RunBy, StoredRow, TaskFac
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind
-from tasks_app.domain.flows import After, StepEnd, StepOfFlow, step_in_words
+from tasks_app.domain.flows import After, StepOfFlow, step_in_words, to_mend
 from tasks_app.domain.tasks.states import Event
 
 _LEAST = 2  # connections of a child: one of its own, one for the running handler
@@ -62,7 +62,8 @@ def needs_of(
         command = "events list --waiting" if of is None else f"flows show {of.flow.id}"
         words[_MOST_NAMED:] = [f"{more} more: tasks-app {command}"]
     fact = f"It waits for {', '.join(words[:-1])}{' and ' * (len(words) > 1)}{words[-1]}"
-    if bad := [str(step.task_id) for _, step in needs if step.end is StepEnd.FAILURE]:
+    failed = [] if of is None else to_mend(of.flow.steps)
+    if bad := [str(step.task_id) for _, step in needs if step in failed]:
         again = f"tasks-app requeue {' '.join(bad[:_MOST_NAMED])}"
         return warn("needs", fact, f"To go on, fix the cause, then: {again}")
     advice = (
@@ -78,7 +79,7 @@ def _items_of(of: StepOfFlow) -> Finding | None:
     if items is None or not items.left:
         return None
     fact = f"It waits for {items.left:,} of its {count(items.total, 'item')}"
-    if not items.failed:
+    if not items.failed or of.was_undone:
         return ok("needs", fact, f"Nothing to do; to see them: tasks-app flows show {of.flow.id}")
     again = f"tasks-app requeue --group {of.flow.id} --state FAILED"
     failed = f"{fact}, of which {items.failed:,} failed"

@@ -77,6 +77,7 @@ class OrderPolicy(StrEnum):
 LONGEST_KEY = 255
 LONGEST_SUB_STATUS = 200
 MOST_LIMIT_KEYS = 8
+_LONGEST_QUOTED = 60
 T = TypeVar("T")
 
 
@@ -205,5 +206,6 @@ def shown_value(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 64:  # noqa: PLR2004  too long to print
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str | int | float):
-        return f"{value!r:.60}"
+        quoted = repr(value)
+        return quoted if len(quoted) <= _LONGEST_QUOTED else f"{quoted[: _LONGEST_QUOTED - 1]}…"
     return f"of type {type(value).__name__}"

@@ -20,6 +20,7 @@ from tasks_app.domain.flows import (
     StepEnd,
     WhenFailed,
     is_item,
+    to_mend,
 )
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.states import State
@@ -63,11 +64,12 @@ class FlowPage:
     def failed(self) -> dict[str, list[FlowStep]]:
         """Return steps that failed, by the states of their tasks; a requeue starts them again.
 
-        Of many items of maps, these are only the first.
+        Of many items of maps, these are only the first; of a flow that is undone, those that undo.
         """
         found: dict[str, list[FlowStep]] = {}
+        failed = {step.name for step in to_mend([line.step for line in self.steps])}
         for line in self.steps:
-            if line.step.end is StepEnd.FAILURE:
+            if line.step.name in failed:
                 found.setdefault(line.state, []).append(line.step)
         return found
 

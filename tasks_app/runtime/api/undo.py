@@ -12,18 +12,22 @@ from tasks_app.domain.flows import (
     UNDO_TASK,
     After,
     Flow,
+    FlowProgress,
     FlowStep,
     PlannedStep,
     ended,
+    is_undone,
     undo_name,
 )
 from tasks_app.domain.handlers.outcomes import Fail, WaitForNeeds
+from tasks_app.domain.operations import check_author
 from tasks_app.domain.rerun import told
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskRow, row_of_json
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.undo import check_undo, steps_to_undo, undone_before
 from tasks_app.pool import flow_rerun, flows
+from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.flows import check_transaction, graft, unknown
 from tasks_app.runtime.api.groups import cancel_group
@@ -42,7 +46,8 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
 
     A step that runs is asked to stop, and undone if it succeeds. Those that needed a step are
     undone before it. Each is undone by a step of the flow with a name as ``undo:pay``, which is
-    tried again, stands and is requeued as any other. A second call changes nothing.
+    tried again, stands and is requeued as any other. A second call changes nothing, and returns
+    an empty list.
 
     >>> flow = Flow("order")
     >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"}, undo="card.refund")
@@ -53,7 +58,8 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
     ['ship', 'pay']
 
     Returns:
-        The names of the steps that are undone, in that order; those that run only if they succeed.
+        The names of the steps that are undone from now on, in that order; those that run only if
+        they succeed.
 
     Raises:
         TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
@@ -61,17 +67,28 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
             Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
+    author = check_author(by, why)
     check_transaction(connection, "undo_flow")
     flow = flow_rerun.lock_flow(connection, flow_id)
     if flow is None:
         raise unknown(flow_id)
+    steps = would_undo(connection, flow)
+    if is_undone(flow.steps):
+        return []
+    flow_rerun.lock_rows(connection, flow, {})
+    flow_rerun.take_key(connection, flow)
+    cancel_group(connection, flow_id, by=by, why=why)
+    undo, what = flows.begin_undo(connection, flow_id), {"flow": flow_id, **author.reason}
+    note(connection, UNDO_STEP, what, who=by, ids=[undo])
+    return [step.name for step in steps]
+
+
+def would_undo(connection: Connection, flow: FlowProgress) -> list[FlowStep]:
+    """Return the steps that :func:`undo_flow` would undo; raises TasksError as that does."""
     check_undo(flow)
-    if not any(step.name == UNDO_STEP for step in flow.steps):
-        flow_rerun.lock_rows(connection, flow, {})
-        flow_rerun.take_key(connection, flow)
-        cancel_group(connection, flow_id, by=by, why=why)
-        flows.begin_undo(connection, flow_id)
-    return [step.name for step in steps_to_undo(flow)]
+    found = [] if is_undone(flow.steps) else steps_to_undo(flow)
+    skipped = flows.skipped(connection, flow, [step.task_id for step in found])
+    return [step for step in found if step.task_id not in skipped]
 
 
 aundo_flow: Final = made_async(undo_flow)

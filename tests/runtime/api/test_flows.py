@@ -323,6 +323,9 @@ def with_steps(*steps: Any) -> Flow:
     ("make", "path", "words"),
     [
         (lambda: with_steps(("a", "b")), "steps.a.needs", "'b', which is no step"),
+        (lambda: with_steps(("a", "b")), "steps.a.needs", "Allowed: the name of another step."),
+        (lambda: with_steps(("a", ()), ("b", "x")), "steps.b.needs", "Allowed: a."),
+        (lambda: with_steps(("a", "x" * 99)), "steps.a.needs", f"has '{'x' * 58}…, which"),
         (lambda: with_steps(("a", "c"), ("b", "a"), ("c", "b")), "steps", "a -> c -> b -> a"),
         (lambda: with_steps(("a", ()), ("a", ())), "steps.a", "is there twice"),
         (lambda: with_steps(("", ())), "step", "is ''"),
