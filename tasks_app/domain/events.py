@@ -87,8 +87,8 @@ class StoredEvent:
 
 def event_in_words(event: AwaitedEvent, now: datetime) -> str:
     if event.until is not None:
-        span = distance_in_words(event.until, now)
-        return f"event {event.key} until {to_the_minute(event.until)} ({span})"
+        until, span = to_the_minute(event.until), distance_in_words(event.until, now)
+        return f"event {event.key} until {until} ({span})"
     if event.timeout is not None:
         return f"event {event.key} for {format_duration(event.timeout)}"
     return f"event {event.key}"

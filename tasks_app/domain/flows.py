@@ -34,7 +34,6 @@ MOST_ITEMS = 10_000  # of one map
 MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
 UNDO_TASK = "tasks_app.undo"  # the name of the tasks that undo flows, likewise
 UNDO_STEP = "undo"  # the name of their steps; those of what they create begin with it and a colon
-UNNEEDED = "not needed any more"  # the sub-status that SQL gives a step which can never start
 _ITEM = "]"  # the end of names of items, and of no other steps
 _LONGEST_MAP = LONGEST_NAME - len(f"[{MOST_ITEMS - 1}]")
 
