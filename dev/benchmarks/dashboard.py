@@ -106,6 +106,8 @@ _FILLS = {
     """,
 }
 _TIGHT = {"name": _NAME, "queue": _QUEUE}
+GROUPS, FLOWS = 1_000, 500  # the last flow is a chain of 100 steps
+FLOW = GROUPS + FLOWS
 FINGERPRINT, TASK, FAILED_TASK = "0" * 14 + "2a", COMPLETED - 5, COMPLETED + PENDING + 42
 PAGES = (
     *("/", "/history?within=1h", "/history?within=24h", "/history?within=7d"),
@@ -118,6 +120,7 @@ PAGES = (
     *("/errors", "/errors?since=24h", "/errors?name=job.n3", f"/errors/{FINGERPRINT}"),
     f"/bulks/new?action=requeue&fingerprint={FINGERPRINT}",
     *("/schedules", "/schedules/s7", "/queues", "/queues/q3", "/groups", "/groups/7"),
+    *("/flows", "/flows?state=stalled", f"/flows/{FLOW}", "/events", "/events?state=waiting"),
     *("/batches", "/workers", "/audit", "/audit?who=mira", "/audit?task=19"),
     *("/find?q=4000000", "/find?q=order:4000", "/find?q=job"),
 )
@@ -138,6 +141,7 @@ def fill(database: Database) -> None:
         _schedules(connection)
         for statement in _FILLS.values():
             _fill(connection, statement)
+        _flows(connection)
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("SET statement_timeout = 0"))
         connection.execute(text("VACUUM (ANALYZE)"))
@@ -155,6 +159,19 @@ def _schedules(connection: Connection) -> None:
 
     for number in range(200):
         create_schedule(connection, f"s{number}", f"job.n{number % 40}", every="15m")
+
+
+def _flows(connection: Connection) -> None:
+    from tasks_app import Flow, create_flow, event
+
+    ids = "SELECT setval(pg_get_serial_sequence('task_pending', 'id'), :last)"
+    connection.execute(text(ids), {"last": COMPLETED + PENDING + FAILED})
+    for number in range(1, FLOWS + 1):
+        flow = Flow("order")
+        before = flow.step("step0", "job.n1", needs=event(f"order:{number}"))
+        for step in range(1, 100 if number == FLOWS else 5):
+            before = flow.step(f"step{step}", "job.n1", needs=before)
+        create_flow(connection, flow)
 
 
 @contextmanager

@@ -107,6 +107,8 @@ RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     at timestamptz := statement_timestamp();
+    waiting bigint[];
+    part bigint[];
     ids bigint[];
     numbers integer[];
     dates timestamptz[];
@@ -116,6 +118,9 @@ BEGIN
         RAISE EXCEPTION 'An event is sent at READ COMMITTED: here tasks that began to wait since this transaction''s snapshot would not be woken.'
             USING ERRCODE = 'feature_not_supported', HINT = 'Send it in a transaction of that isolation level.';
     END IF;
+    IF (SELECT e.sent_at FROM task_event e WHERE e.key = task_send_event.key) IS NOT NULL THEN
+        RETURN false;  -- without a wait for a run that has read it, and holds its lock
+    END IF;
     INSERT INTO task_event AS e (key, payload, sent_at, sent_by, why)
     VALUES (task_send_event.key, coalesce(task_send_event.payload, '{}'), at, nullif(task_send_event.by, ''), nullif(task_send_event.why, ''))
     ON CONFLICT (key) DO UPDATE SET payload = excluded.payload, sent_at = excluded.sent_at, sent_by = excluded.sent_by, why = excluded.why
@@ -123,34 +128,34 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    waiting := ARRAY(SELECT w.task_id FROM task_event_wait w WHERE w.key = task_send_event.key ORDER BY w.task_id);
     -- Also of steps that have ended: one that is requeued has this lock when it looks whether the event is sent.
     PERFORM FROM task_group g
-    WHERE g.id = ANY(ARRAY(
-        SELECT s.flow_id FROM task_flow_step s
-        WHERE s.task_id = ANY(ARRAY(SELECT w.task_id FROM task_event_wait w WHERE w.key = task_send_event.key))))
+    WHERE g.id = ANY(ARRAY(SELECT s.flow_id FROM task_flow_step s WHERE s.task_id = ANY(waiting)))
     ORDER BY g.id FOR NO KEY UPDATE;
-    PERFORM FROM task_pending p
-    WHERE p.id = ANY(ARRAY(SELECT w.task_id FROM task_event_wait w WHERE w.key = task_send_event.key)) AND p.state <> 'RUNNING'
-    ORDER BY p.id FOR NO KEY UPDATE;
-    -- Those that count it.
-    SELECT array_agg(w.task_id), array_agg(1), array_agg(at + coalesce((
-        SELECT s.delay FROM task_flow_step s WHERE s.task_id = w.task_id AND s.ended IS NULL), '0'))
-    INTO ids, numbers, dates
-    FROM task_event_wait w WHERE w.key = task_send_event.key AND w.timeout IS NULL;
-    PERFORM task_needs_met(ids, numbers, dates, at);
-    -- Those whose date it brings forward, unless they have another date by now.
-    SELECT array_agg(t.id), array_agg(t.before), array_agg(greatest(at, t.not_before, t.after)) INTO ids, befores, dates
-    FROM (
-        SELECT p.id, w.not_before, task_event_date(p.id, p.expires_at, w.key) AS before, task_event_date(p.id, p.expires_at) AS after
-        FROM task_event_wait w CROSS JOIN LATERAL (
-            SELECT p.id, p.expires_at FROM task_pending p WHERE p.id = w.task_id AND p.state <> 'RUNNING' AND p.waits_for IS NULL OFFSET 0) AS p
-        WHERE w.key = task_send_event.key AND w.until > at) AS t;
-    UPDATE task_pending p
-    SET due_at = CASE WHEN p.held_due_at IS NULL THEN dates[array_position(ids, p.id)] ELSE p.due_at END,
-        scan_at = CASE WHEN p.held_due_at IS NULL THEN dates[array_position(ids, p.id)] ELSE p.scan_at END,
-        held_due_at = CASE WHEN p.held_due_at IS NOT NULL THEN dates[array_position(ids, p.id)] END
-    WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NULL
-      AND coalesce(p.held_due_at, p.due_at) = befores[array_position(ids, p.id)];
+    PERFORM FROM task_pending p WHERE p.id = ANY(waiting) AND p.state <> 'RUNNING' ORDER BY p.id FOR NO KEY UPDATE;
+    FOR i IN 1 .. cardinality(waiting) BY 500 LOOP  -- a place in an array is found by a look at those before it
+        part := waiting[i : i + 499];
+        -- Those that count it.
+        SELECT array_agg(w.task_id), array_agg(1), array_agg(at + coalesce((
+            SELECT s.delay FROM task_flow_step s WHERE s.task_id = w.task_id AND s.ended IS NULL), '0'))
+        INTO ids, numbers, dates
+        FROM task_event_wait w WHERE w.task_id = ANY(part) AND w.key = task_send_event.key AND w.timeout IS NULL;
+        PERFORM task_needs_met(ids, numbers, dates, at);
+        -- Those whose date it brings forward, unless they have another date by now.
+        SELECT array_agg(t.id), array_agg(t.before), array_agg(greatest(at, t.not_before, t.after)) INTO ids, befores, dates
+        FROM (
+            SELECT p.id, w.not_before, task_event_date(p.id, p.expires_at, w.key) AS before, task_event_date(p.id, p.expires_at) AS after
+            FROM task_event_wait w CROSS JOIN LATERAL (
+                SELECT p.id, p.expires_at FROM task_pending p WHERE p.id = w.task_id AND p.state <> 'RUNNING' AND p.waits_for IS NULL OFFSET 0) AS p
+            WHERE w.task_id = ANY(part) AND w.key = task_send_event.key AND w.until > at) AS t;
+        UPDATE task_pending p
+        SET due_at = CASE WHEN p.held_due_at IS NULL THEN dates[array_position(ids, p.id)] ELSE p.due_at END,
+            scan_at = CASE WHEN p.held_due_at IS NULL THEN dates[array_position(ids, p.id)] ELSE p.scan_at END,
+            held_due_at = CASE WHEN p.held_due_at IS NOT NULL THEN dates[array_position(ids, p.id)] END
+        WHERE p.id = ANY(ids) AND p.state <> 'RUNNING' AND p.waits_for IS NULL
+          AND coalesce(p.held_due_at, p.due_at) = befores[array_position(ids, p.id)];
+    END LOOP;
     RETURN true;
 END $$;
 DO $$ BEGIN

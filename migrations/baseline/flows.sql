@@ -105,13 +105,14 @@ DECLARE
     keys text[];
     locked integer;
 BEGIN
-    SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task;
+    SELECT * INTO of_step FROM task_flow_step s WHERE s.task_id = of_task AND s.ended IS NULL;
     IF FOUND THEN
         PERFORM task_flow_put_off(of_step.flow_id, ARRAY[of_step.step]);
         UPDATE task_flow_step s SET delay = NULL WHERE s.task_id = of_task AND s.delay IS NOT NULL;  -- it counted before the first run
         RETURN;
     END IF;
-    -- No flow is locked here. Who sends an event of it now may have met it as it ran: so it runs again, and waits for who sends.
+    -- No flow is locked here, nor that of a step that was requeued after its flow had succeeded. Who sends an event of it now may have met it as
+    -- it ran: so it runs again, and waits for who sends.
     keys := ARRAY(SELECT w.key FROM task_event_wait w WHERE w.task_id = of_task);
     PERFORM FROM task_event e WHERE e.key = ANY(keys) ORDER BY e.key FOR SHARE SKIP LOCKED;
     GET DIAGNOSTICS locked = ROW_COUNT;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -40,6 +41,7 @@ from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.limits import unblock_task
 from tasks_app.runtime.api.tasks import cancel_task, requeue_task
+from tasks_app.runtime.api.undo import undo_flow
 
 UNCHANGED = "Nothing was changed: the state of the task does not allow it any more."
 CHANGES = frozenset(
@@ -252,6 +254,14 @@ def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> A
     return cancel_members.run(connection, flow_id, given, by)
 
 
+@action(Role.OPERATOR, "Undo", "/flows/{flow_id}/undo", takes=Why)
+def undo_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
+    """Cancel what has not ended, and undo what has succeeded."""
+    steps = undo_flow(connection, flow_id, by=by, why=given.why)
+    told = f"{count(len(steps), 'step')} will be undone{': ' if steps else ''}{', '.join(steps)}."
+    return ActionResult(told, {"steps": steps})
+
+
 @dataclass(frozen=True, slots=True)
 class EventToSend(Why):
     """What is sent, and by whom."""
@@ -260,9 +270,15 @@ class EventToSend(Why):
         "--payload", "A JSON object for the tasks that wait.", "{}", label="Payload", metavar="JSON"
     )
     sender: Short = param("--by", "Who decided. You, unless given.", "", metavar="NAME")
+    page: str = ""
 
 
-_SEND = {"command": "events send", "takes": EventToSend, "page": lambda _: "/flows"}
+def _page(given: EventToSend) -> str:
+    """Return the page of the flow or task from which it was sent, or that of all events."""
+    return f"/{given.page}" if re.fullmatch(r"(flows|tasks)/\d+", given.page) else "/events"
+
+
+_SEND = {"command": "events send", "takes": EventToSend, "page": _page}
 
 
 @action(Role.OPERATOR, "Send", "/events/{key:path}/send", **_SEND)

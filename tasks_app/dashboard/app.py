@@ -20,7 +20,7 @@ from tasks_app.dashboard import security
 from tasks_app.dashboard.html import STATIC, render
 from tasks_app.dashboard.json_api import describe, problem
 from tasks_app.dashboard.reader import AppState, PageReader
-from tasks_app.dashboard.routes import actions, bulks, pages
+from tasks_app.dashboard.routes import actions, bulks, flows, pages
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.monitor.metrics import MetricsReader
@@ -47,6 +47,7 @@ async def show_alive(_: Request) -> Response:
 ROUTES = (
     *actions.EDIT_ROUTES,
     *bulks.ROUTES,
+    *flows.ROUTES,
     *pages.ROUTES,  # after those whose last segment is not an id
     *actions.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),

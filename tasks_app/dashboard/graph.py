@@ -20,6 +20,8 @@ class GraphNode(NamedTuple):
     state: str = ""
     href: str = ""  # empty: it is no link
     needs: Mapping[str, str] = {}  # by the node that it needs, the label of the edge
+    items: str = ""  # of a map: how many there are, and have ended well
+    event: str = ""  # its key: the node is an event, and no step has its name
 
 
 class Box(NamedTuple):

@@ -23,7 +23,7 @@ from tasks_app.dashboard.graph import Graph, GraphNode, layout
 from tasks_app.dashboard.security import set_cookie
 from tasks_app.domain.durations import distance_in_words, milliseconds_in_words, to_the_second
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.flows import After, is_item, items_in_words
+from tasks_app.domain.flows import After, MapItems, is_item, items_in_words
 from tasks_app.monitor.pages.batches import BatchPage
 from tasks_app.monitor.pages.flows import FlowPage
 from tasks_app.monitor.pages.overview import Hit
@@ -72,7 +72,7 @@ _FIXED_AT = {
 }
 # Shapes of badges, by state of a task, batch or flow, outcome of an instant, state of a breaker.
 _SHAPES = {
-    "ok": "SUCCEEDED COMPLETED closed",
+    "ok": "SUCCEEDED COMPLETED SENT closed",
     "run": "RUNNING PLANNING REDUCING",
     "wait": "PENDING WAITING queued",
     "warn": "EXPIRED STALLED STOPPING STOPPED COMPENSATING probing ramping",
@@ -219,19 +219,37 @@ _LABELS = {After.SUCCESS: "", After.FAILURE: "on failure", After.END: "at its en
 
 
 def flow_graph(page: FlowPage, root: str) -> Graph | None:
-    """Return the graph of its steps; items of maps are in the box of their map."""
-    return layout(
-        [
-            GraphNode(
-                line.step.name,
-                line.state,
-                f"{root}/tasks/{line.step.task_id}",
-                {need.step: _LABELS[need.after] for need in line.step.needs},
-            )
-            for line in page.steps
-            if not is_item(line.step.name)
-        ]
-    )
+    """Return the graph of its events and steps; items of maps are in the box of their map."""
+    nodes = [
+        GraphNode(
+            _node(event.key),
+            page.state_of(event),
+            f"{root}/events?{urlencode({'key': event.key})}",
+            event=event.key,
+        )
+        for event in page.events
+    ]
+    for line in page.steps:
+        step, state = line.step, line.state
+        if is_item(step.name):
+            continue
+        needs = {need.step: _LABELS[need.after] for need in step.needs}
+        needs |= {_node(event.key): "" for event in step.events}
+        items = _items(step.items) if step.items else ""
+        nodes.append(GraphNode(step.name, state, f"{root}/tasks/{step.task_id}", needs, items))
+    return layout(nodes)
+
+
+def _items(items: MapItems) -> str:
+    """Return how many have ended well, short enough to stand beside the state."""
+    if items.left:
+        return f"{items.succeeded:,} of {items.total:,}"
+    return f"{items.total:,} items"
+
+
+def _node(key: str) -> str:
+    """Return a name for the node of an event that no step has."""
+    return f"\0{key}"
 
 
 def batch_graph(page: BatchPage) -> Graph | None:

@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
+    UNDO_STEP,
     FlowProgress,
     FlowStep,
     StepEnd,
@@ -15,6 +16,7 @@ from tasks_app.domain.flows import (
     is_item,
     is_open,
     need_in_words,
+    undo_name,
 )
 from tasks_app.domain.tasks.states import State
 
@@ -33,7 +35,8 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     If no failure is left in a flow that cancels, what failures had skipped runs again, too.
 
     Raises:
-        TasksError: there is no such step, it waits for another one, or one of them runs.
+        TasksError: there is no such step, it waits for another one, one of them runs, or the flow
+            was undone.
     """
     order = in_order(flow)
     first = next((step for step in order if step.name == name), None)
@@ -45,6 +48,10 @@ def steps_from(flow: FlowProgress, name: str) -> list[FlowStep]:
     if first is None:
         known = ", ".join(step.name for step in flow.steps[:20])
         raise TasksError(f"Flow {flow.id} has no step {name!r:.110}. Its steps are {known}.")
+    undoes = name == UNDO_STEP or name.startswith(undo_name(""))
+    if not undoes and any(step.name == UNDO_STEP for step in order):
+        problem = "What needs its steps would read results that are taken back. Create it anew."
+        raise TasksError(f"Flow {flow.id} was undone, or is to be. {problem}")
     ends = {step.name: step.end for step in order}
     waits = [need_in_words(need) for need in first.needs if is_open(need, ends[need.step])]
     if waits:

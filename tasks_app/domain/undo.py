@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import FlowProgress, FlowStep, StepEnd
 from tasks_app.domain.rerun import in_order
 from tasks_app.domain.tasks.states import State
+
+
+def check_undo(flow: FlowProgress) -> None:
+    """Raise TasksError: no step has an undo."""
+    if not any(step.undo for step in flow.steps):
+        raise TasksError(f"No step of flow {flow.id} has an undo=. To stop it: cancel_flow.")
 
 
 def steps_to_undo(flow: FlowProgress) -> list[FlowStep]:

@@ -75,9 +75,10 @@ def await_one(
     connection: Connection, task_id: int, need: EventNeed, *, now: Clock = None
 ) -> Awaited:
     """Let a running task wait for an event; its time-out begins with the first of such calls."""
-    lock(connection, [need.key])
     values = {"id": task_id, "key": need.key, "timeout": need.timeout, "now": now}
     is_open = connection.execute(_AWAIT, values).scalar_one()
+    if is_open:  # else who sends it need not wait for the end of the run
+        lock(connection, [need.key])
     payload = read_payloads(connection, task_id)[need.key]
     return Awaited(payload, is_open and payload is None)
 
@@ -124,13 +125,15 @@ _WAITING = f"""
             SELECT FROM {PENDING} p WHERE p.id = w.task_id OFFSET 0) AS p
         WHERE w.key = e.key AND e.sent_at IS NULL AND coalesce(w.until > {NOW}, true)
         OFFSET 0) AS w"""
-_FIND = text(f"""
+_STORED = f"""
     SELECT e.key, e.payload, e.sent_at, e.sent_by, e.why, w.waiting, w.since
-    FROM {EVENT} e {_WAITING}
+    FROM {EVENT} e {_WAITING}"""
+_FIND = text(f"""{_STORED}
     WHERE (CAST(:key AS text) IS NULL OR e.key = :key)
       AND CASE WHEN :waiting THEN e.sent_at IS NULL ELSE true END
       AND (w.waiting > 0 OR e.sent_at IS NOT NULL)
     ORDER BY e.sent_at IS NOT NULL, w.since, e.sent_at DESC LIMIT :most""")
+_BY_KEY = text(f"{_STORED} WHERE e.key = ANY(CAST(:keys AS text[])) ORDER BY e.key")
 MOST_COUNTED = 10_000
 _COUNT = text(f"""
     SELECT coalesce(sum(w.waiting), 0) AS number, min(w.since) AS since, {NOW} AS now
@@ -152,6 +155,16 @@ def find(
     """
     values = {"key": key, "waiting": waiting, "most": most, "now": now}
     return [StoredEvent(*row) for row in connection.execute(_FIND, values)]
+
+
+def find_by_key(
+    connection: Connection, keys: Collection[str], *, now: Clock = None
+) -> list[StoredEvent]:
+    """Return events with these keys, sent or not, by key."""
+    if not keys:
+        return []
+    rows = connection.execute(_BY_KEY, {"keys": list(keys), "now": now})
+    return [StoredEvent(*row) for row in rows]
 
 
 class EventWaits(NamedTuple):

@@ -106,12 +106,8 @@ def rerun(
     items = connection.execute(_ITEMS, of_maps).all() if maps else []
     tasks = {step.name: step.task_id for step in again} | {i.step: i.task_id for i in items}
     succeeded = flow.state is FlowState.SUCCEEDED
-    others: dict[str, int] = {}
-    if succeeded:
-        every = connection.execute(_ALL_STEPS, {"id": flow.id})
-        others = {row.step: row.task_id for row in every if row.step not in tasks}
-    states = _lock_rows(connection, [*tasks.values(), *others.values()])
-    _check(again, items, others, states)
+    states = lock_rows(connection, flow, tasks)
+    _check(again, items, states)
     moved = {i: states[i] for i in ids if pool_of(states[i]) is not Pool.PENDING}
     good = [i for i, state in moved.items() if state in GOOD]
     # A flow that succeeded has counted each step as a success, whatever it did later.
@@ -141,6 +137,29 @@ def rerun(
     return again
 
 
+def lock_rows(
+    connection: Connection, flow: FlowProgress, tasks: Mapping[str, int]
+) -> dict[int, State]:
+    """Lock the rows of these steps of a locked flow; return the tasks' states.
+
+    Raises:
+        TasksError: the flow has succeeded, and another step of it was requeued since.
+    """
+    others: dict[str, int] = {}
+    if flow.state is FlowState.SUCCEEDED:  # it counts no end of them until it is open again
+        every = connection.execute(_ALL_STEPS, {"id": flow.id})
+        others = {row.step: row.task_id for row in every if row.step not in tasks}
+    states = _lock_rows(connection, [*tasks.values(), *others.values()])
+    for name, task_id in others.items():
+        state = states.get(task_id, State.SUCCEEDED)
+        if state not in GOOD:
+            raise TasksError(
+                f"Step {name} (task {task_id}) was requeued after its flow had succeeded, and is "
+                f"{state}. Let it succeed first, or run the flow again from there."
+            )
+    return states
+
+
 def _lock_rows(connection: Connection, ids: Sequence[int]) -> dict[int, State]:
     """Lock the tasks' rows in all pools; return their states."""
     found: dict[int, State] = {}
@@ -155,7 +174,6 @@ def _lock_rows(connection: Connection, ids: Sequence[int]) -> dict[int, State]:
 def _check(
     again: Sequence[FlowStep],
     items: Sequence[Any],
-    others: Mapping[str, int],
     states: Mapping[int, State],
 ) -> None:
     for step in again:
@@ -169,13 +187,6 @@ def _check(
         if pool_of(states.get(item.task_id, State.SUCCEEDED)) is Pool.PENDING:
             raise TasksError(
                 f"Step {item.step} (task {item.task_id}) has not ended. Wait, or cancel it first."
-            )
-    for name, task_id in others.items():
-        state = states.get(task_id, State.SUCCEEDED)
-        if state not in GOOD:
-            raise TasksError(
-                f"Step {name} (task {task_id}) was requeued after its flow had succeeded, and is "
-                f"{state}. Let it succeed first, or run the flow again from there."
             )
 
 

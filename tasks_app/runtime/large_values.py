@@ -61,7 +61,7 @@ class LargeValues:
         """In bytes, of a new task's payload; above the other limit it stays outside of the row."""
         self.result_row_limit: int = settings.result_limit
         """In bytes, of a result that stands in its row."""
-        self._result_limit = max(settings.result_limit, most)
+        self.result_limit: int = max(settings.result_limit, most)
         self._warn_at = 0.0
 
     def __bool__(self) -> bool:
@@ -82,7 +82,7 @@ class LargeValues:
     def encoded(self, result: Any, to_json: ToJson | None) -> str:
         """Return a result as JSON text; Fail: it cannot be stored."""
         try:
-            return encode(result, RESULT, self._result_limit, to_json)
+            return encode(result, RESULT, self.result_limit, to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 

@@ -406,7 +406,11 @@ groups show {group}
 groups cancel {group}
 flows list
 flows show {flow}
+flows rerun {flow} --from pay
 flows cancel {flow}
+flows undo {flow}
+events send order:7/ok
+events list
 schedules add night cli.echo --cron '0 2 * * *'
 schedules list
 schedules show night
@@ -475,7 +479,7 @@ def known(run: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("TASKS_APP_ENCRYPTION_KEYS", f"k1:{new_key()}")
     encryption.cache_clear()
     flow = Flow("order")
-    flow.step("pay", "t")
+    flow.step("pay", "t", undo="t")
     with engine.begin() as connection:
         circuit_breakers.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
         buckets.add_bucket(connection, Table("person"), "bucket", 2)

@@ -9,11 +9,13 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, text
 
-from tasks_app import TaskContext, handler, locks
+from tasks_app import Flow, TaskContext, create_flow, event, handler, locks
 from tasks_app.batch.job import JOBS
 from tasks_app.dashboard.app import ROUTES
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.circuit_breakers import synchronise
+from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
 from tests.batch.yard import Yard
@@ -32,6 +34,7 @@ from tests.dashboard.chromium import (
 )
 from tests.dashboard.test_changes import WHY, reasons, row_is
 from tests.dashboard.test_pages import waiting_task
+from tests.factory import claimed_task, ending
 from tests.runtime.api.acts import failed_task
 
 __all__ = ["address", "bench", "chromium", "filled", "page", "yard"]
@@ -288,3 +291,50 @@ def test_chosen_tasks_are_moved(page: Page, engine: Engine, filled: Filled) -> N
     expect(page.get_by_text("acted on 1")).to_be_visible()
     assert row_is(engine, filled["later"], "queue = 'slow'")
     assert reasons(engine)[0] == ("move", WHY)
+
+
+@posts("/events/{key:path}/send")
+def test_an_event_is_approved_and_another_one_sent(page: Page, engine: Engine) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=[event("order:7/fraud"), event("order:7/limit")])
+    with engine.begin() as connection:
+        made = create_flow(connection, flow)
+    page.goto(f"/flows/{made.id}")
+    page.locator(".decide").first.get_by_label("Why").first.fill(WHY)
+    page.get_by_role("button", name="Approve order:7/fraud").click()
+    expect(page.get_by_text("It is sent.")).to_be_visible()
+    page.goto(f"/tasks/{made.task_ids['ship']}")
+    page.locator(".decide summary").click()
+    page.locator(".decide").get_by_label("Payload").fill('{"limit": 100}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.get_by_text("It is sent.")).to_be_visible()
+    sent = "SELECT string_agg(key || payload || coalesce(why, ''), ' ' ORDER BY key)"
+    assert one(engine, f"{sent} FROM task_event") == (
+        f'order:7/fraud{{"approved": true}}{WHY} order:7/limit{{"limit": 100}}'
+    )
+    assert acted(engine) == ["send event"] * 2
+
+
+@posts("/flows/{flow_id}/rerun", "/flows/{flow_id}/undo")
+@pytest.mark.usefixtures("known")
+def test_a_flow_runs_again_with_another_payload_and_is_undone(page: Page, engine: Engine) -> None:
+    flow = Flow("order")
+    flow.step("pay", "pay", {"order": 7}, undo="refund")
+    with engine.begin() as connection:
+        made = create_flow(connection, flow)
+        task = claimed_task(connection, int(made.task_ids["pay"]), name="pay")
+        settle_one(connection, ending(task, Event.SUCCEED))
+    page.goto(f"/flows/{made.id}")
+    page.get_by_role("link", name="Rerun from pay …").click()
+    page.locator("#payload").fill('{"order": 8}')
+    expect(page.get_by_role("button", name="Run 1 step again")).to_be_disabled()
+    page.get_by_role("button", name="Show the difference").click()
+    expect(page.locator(".plus", has_text="8")).to_be_visible()
+    page.get_by_label("Why").fill(WHY)
+    page.get_by_role("button", name="Run 1 step again with this payload").click()
+    expect(page.get_by_text("1 step will run again: pay.")).to_be_visible()
+    page.get_by_role("link", name="Undo …").click()
+    page.get_by_role("button", name="Undo the flow").click()
+    expect(page.get_by_text("0 steps will be undone.")).to_be_visible()
+    assert one(engine, "SELECT payload ->> 'order' FROM task_all WHERE name = 'pay'") == "8"
+    assert acted(engine)[:2] == ["edit", "requeue"]

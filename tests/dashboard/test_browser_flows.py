@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
-from tasks_app import CreatedFlow, ended, failed
+from tasks_app import CreatedFlow, Flow, create_flow, ended, event, failed, send_event
 from tasks_app.domain.tasks.states import Event
 from tests.dashboard.chromium import MARKS, WIDE, address, chromium, page
 from tests.dashboard.flows import ends, made_flow, runs
@@ -26,7 +26,7 @@ CONTRASTS = """() => {
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     return [...document.querySelectorAll(".graph text")].map((text) => {
-        const box = text.parentNode.querySelector(":scope > rect");
+        const box = text.parentNode.querySelector(":scope > .box");
         const style = getComputedStyle(box || text);
         const [x, y] = [light(getComputedStyle(text).fill), light(box ? style.fill : style.stroke)];
         return [text.textContent, (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05)];
@@ -57,14 +57,24 @@ def test_a_graph_is_accessible_and_never_wider_than_the_window(
     context = chromium.new_context(base_url=address, viewport=size, color_scheme=theme)
     page = context.new_page()
     wrong: list[Any] = []
-    for flow in (order(engine), large):
-        page.goto(f"/flows/{flow.id}")
-        assert page.locator(".graph a").count() == len(flow.task_ids)
+    asked = Flow("asked")
+    asked.step("ship", "t", needs=[event("order:7/fraud"), event("order:7/limit")], undo="t")
+    asked.step("spare", "t", undo="t")
+    with engine.begin() as connection:
+        asks = create_flow(connection, asked)
+        send_event(connection, "order:7/limit", {"limit": 100}, by="ann", why="called them")
+    ends(engine, asks, "spare")
+    looks = [f"/flows/{asks.id}/rerun?step=spare", f"/flows/{asks.id}/undo"]
+    looks += ["/events?key=order:7/fraud", f"/tasks/{asks.task_ids['ship']}"]
+    boxes = {f"/flows/{flow.id}": len(flow.task_ids) for flow in (order(engine), large)}
+    for path, number in {**boxes, f"/flows/{asks.id}": 4, **dict.fromkeys(looks, 0)}.items():
+        page.goto(path)
+        assert page.locator(".graph a").count() == number
         found = Axe().run(page, options=RULES).response["violations"]
         wrong += [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
         wrong += [each for each in page.evaluate(CONTRASTS) if each[1] < LEAST_CONTRAST]
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        wrong += [("wider", wide)] if wide > 0 else []
+        wrong += [("wider", path, wide)] if wide > 0 else []
     context.close()
     assert wrong == []
 

@@ -15,6 +15,7 @@ from tasks_app import (
     ended,
     event,
     failed,
+    send_event,
 )
 from tasks_app.dashboard import graph
 from tasks_app.domain.tasks.states import Event
@@ -86,8 +87,8 @@ def test_an_event_is_sent_from_the_page_of_its_flow(engine: Engine, browser: Bro
     ends(engine, made, "check")
     assert states(browser, made)["pay"] == "WAITING"
     page = browser.get(f"/flows/{made.id}").text
-    shows(text_of(page), "event order:7/ok (open, until in", "Send order:7/ok")
-    shows(page, 'action="/events/order%3A7%2Fok/send"')
+    shows(text_of(page), "event order:7/ok (open, until in")
+    shows(page, "Send order:7/ok", 'action="/events/order%3A7%2Fok/send"')
     done = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}", "why": "called"})
     shows(browser.get(done.headers["location"]).text, "It is sent; 1 task waits for it.")
     assert states(browser, made)["pay"] == "PENDING"
@@ -96,16 +97,16 @@ def test_an_event_is_sent_from_the_page_of_its_flow(engine: Engine, browser: Bro
 
 
 @pytest.mark.parametrize(
-    ("event", "word"), [(Event.SKIP, "SKIPPED"), (Event.CANCEL, "CANCELLED"), (None, "RUNNING")]
+    ("end", "word"), [(Event.SKIP, "SKIPPED"), (Event.CANCEL, "CANCELLED"), (None, "RUNNING")]
 )
 def test_a_step_says_how_it_stands(
-    engine: Engine, browser: Browser, event: Event | None, word: str
+    engine: Engine, browser: Browser, end: Event | None, word: str
 ) -> None:
     made = made_flow(engine, a=(), b=failed("a"))
-    if event is None:
+    if end is None:
         runs(engine, made, "a")
     else:
-        ends(engine, made, "a", event=event)
+        ends(engine, made, "a", event=end)
     assert states(browser, made)["a"] == word
     assert states(browser, made)["b"] == {"SKIPPED": "NOT NEEDED", "CANCELLED": "PENDING"}.get(
         word, "WAITING"
@@ -269,6 +270,7 @@ def test_items_are_folded_into_their_map(bench: Bench, browser: Browser, broken:
     shows(words, f"{200 - broken} of 200 items, {broken} failed", "150 more items", "WAITING")
     assert page.count('<path class="edge"') == 2
     assert page.count('width="184"') == 3
+    assert f'<text class="items" x="172" y="36">{200 - broken} of 200</text>' in page
     listed = list(states(browser, made).items())
     assert listed[3:6] == [(f"label[{n}]", "FAILED") for n in range(3)]
     assert len(listed) == 53
@@ -303,3 +305,127 @@ def test_markup_is_inert_and_viewers_get_no_buttons(engine: Engine, settings: Se
         assert 'method="post"' not in page.text, path
         assert "Requeue" not in page.text, path
     assert one(engine, "SELECT count(*) FROM task_audit") == 0
+
+
+def checked(engine: Engine, key: str = "order:7/fraud", name: str = "f") -> CreatedFlow:
+    """Ship waits for an event."""
+    flow = Flow(name)
+    flow.step("ship", "t", needs=event(key))
+    with engine.begin() as connection:
+        return create_flow(connection, flow)
+
+
+@pytest.mark.parametrize(("word", "approved"), [("Approve", True), ("Reject", False)])
+def test_an_operator_decides_on_an_event(
+    engine: Engine, settings: Settings, word: str, approved: bool
+) -> None:
+    made = checked(engine)
+    operator = browser_of(settings, "operator")
+    for path in (f"/flows/{made.id}", f"/tasks/{made.task_ids['ship']}"):
+        page = operator.get(path).text
+        action = '<form class="filters" method="post" action="/events/order%3A7%2Ffraud/send">'
+        assert page.count(action) == 2, path
+        payload = f'{{"approved": {str(approved).lower()}}}'
+        button = f'name="payload" value=\'{payload}\' aria-label="{word} order:7/fraud">{word}<'
+        shows(page, button, '<textarea name="payload"', f'name="page" value="{path[1:]}"')
+        assert "/events/" not in browser_of(settings, "viewer").get(path).text
+    given = {"payload": payload, "why": "called them", "page": f"flows/{made.id}"}
+    answer = operator.act("/events/order%3A7%2Ffraud/send", given)
+    assert answer.headers["location"] == f"/flows/{made.id}"
+    page = operator.get(answer.headers["location"]).text
+    shows(text_of(page), "It is sent.", "SENT", "bob (dashboard)", "called them", "approved&#34;:")
+    assert "/events/" not in page
+    facts = text_of(operator.get(f"/tasks/{made.task_ids['ship']}").text)
+    shows(facts, "order:7/fraud: sent", "by bob (dashboard): called them")
+    [sent] = operator.get(f"/api/flows/{made.id}").json()["events"]
+    assert (sent["payload"], sent["by"]) == ({"approved": approved}, "bob (dashboard)")
+    audited = "SELECT action || ' by ' || who FROM task_audit"
+    assert one(engine, audited) == "send event by bob (dashboard)"
+    again = operator.get(operator.act("/events/order%3A7%2Ffraud/send").headers["location"])
+    shows(again.text, "Nothing was changed: it was sent before.")
+
+
+def test_a_viewer_sends_nothing_and_nobody_is_led_away(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    checked(engine)
+    path = "/events/order%3A7%2Ffraud/send"
+    assert browser_of(settings, "viewer").act(path).status_code == 403
+    wrong = browser.act(path, {"payload": "{", "page": "flows/1"})
+    is_one_sentence(wrong, 409)
+    answer = browser.act(path, {"page": "/evil.example"})
+    assert answer.headers["location"] == "/events"
+
+
+def test_events_are_drawn_and_told(engine: Engine, browser: Browser) -> None:
+    flow = Flow("f")
+    needs = [event("late", timeout="1s"), event("order:7/ok")]
+    flow.step("ship", "t", needs=needs)
+    flow.step("\u0001order:7/ok", "t")
+    with engine.begin() as connection:
+        made = create_flow(connection, flow)
+        send_event(connection, "order:7/ok", {"card": "canary-4711"}, by="ann")
+    write(engine, "UPDATE task_event_wait SET until = now() - interval '1s' WHERE key = 'late'")
+    page = browser.get(f"/flows/{made.id}").text
+    shows(page, "<title>Event late: NOT SENT</title>", "<title>Event order:7/ok: SENT</title>")
+    assert '<a href="/events?key=order%3A7%2Fok"><title>' in page
+    assert page.count('<path class="box"') == page.count('<path class="edge"') == 2
+    assert "Approve" not in page
+
+
+def test_rules_mask_payloads_of_events(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = checked(engine)
+    browser.act(
+        "/events/order%3A7%2Ffraud/send",
+        {"payload": '{"card": "canary-4711", "password": "canary-4712"}'},
+    )
+    monkeypatch.setenv("TASKS_APP_MASKED_PATHS", "t:card")
+    for path in (f"/flows/{made.id}", f"/tasks/{made.task_ids['ship']}"):
+        for page in (browser.get(path).text, browser.get(f"/api{path}").text):
+            assert "canary" not in page, path
+            assert "***" in page, path
+
+
+def test_markup_in_events_is_inert(engine: Engine, browser: Browser) -> None:
+    made = checked(engine, EVIL)
+    paths = (f"/flows/{made.id}", f"/tasks/{made.task_ids['ship']}")
+    for path in paths:
+        shows(browser.get(path).text, "Approve")
+        is_inert(browser.get(path).text, path)
+    with engine.begin() as connection:
+        send_event(connection, EVIL, {EVIL: EVIL}, by=EVIL, why=EVIL)
+    for path in paths:
+        is_inert(browser.get(path).text, path)
+
+
+def test_events_that_wait_and_that_were_sent(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    other = browser_of(settings, "viewer")  # who keeps nothing that the next one reads
+    assert "No task waits for an event" in other.get("/events").text
+    assert 'href="/events"' in browser.get("/flows").text
+    checked(engine, "order:7/fraud")
+    checked(engine, EVIL)
+    with engine.begin() as connection:
+        send_event(connection, "order:8/fraud", {"a": "canary-4711"}, by="ann", why=EVIL)
+    write(
+        engine, "UPDATE task_event_wait SET since = now() - interval '3h' WHERE key <> :k", k=EVIL
+    )
+    answer = browser.get("/api/events").json()["events"]
+    keys = ["order:7/fraud", EVIL, "order:8/fraud"]
+    assert [each["key"] for each in answer] == keys
+    assert [each["waiting"] for each in answer] == [1, 1, 0]
+    page = browser.get("/events").text
+    is_inert(page)
+    shows(text_of(page), "3 h ago", "ann", "WAITING", "SENT")
+    assert "canary" not in page + str(answer)
+    waiting = browser.get("/api/events?state=waiting").json()["events"]
+    assert [each["key"] for each in waiting] == keys[:2]
+    path = "/events?key=order%3A7%2Ffraud"
+    assert "Approve" not in page
+    assert "Approve" in browser.get(path).text
+    assert "Approve" not in browser.get("/events?key=order%3A8%2Ffraud").text
+    assert "Approve" not in browser_of(settings, "viewer").get(path).text
+    assert "No event fits" in browser.get("/events?key=x").text

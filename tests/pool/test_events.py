@@ -202,6 +202,15 @@ def test_all_that_wait_for_it_go_on(connection: Connection) -> None:
         assert told == {"a": "due", "d": "due", "e": "waits 1", "f": "due"}
 
 
+def test_all_of_a_thousand_go_on(connection: Connection) -> None:
+    flow(connection, **{f"s{i}": K if i % 2 else T._replace(key="k") for i in range(1000)})
+    assert events.send(connection, "k", "{}")
+    due = (
+        "SELECT count(*) FROM task_pending WHERE waits_for IS NULL AND scan_at <= clock_timestamp()"
+    )
+    assert connection.execute(text(due)).scalar() == 1000
+
+
 def test_a_flow_that_waits_for_an_event_goes_on(connection: Connection) -> None:
     made = flow(connection, a=(), d=("a", K), e="d")
     act(connection, made, "ends:a")
@@ -292,7 +301,7 @@ def test_a_payload_is_erased_unless_others_need_it(connection: Connection) -> No
         lambda: event("k", timeout="-1s"),
         lambda: event("k", timeout="soon"),
         lambda: Flow("f").step("d", "t", needs=[K, K]),
-        lambda: Flow("f").step("d", "t", needs=[event(f"k{n}") for n in range(101)]),
+        lambda: Flow("f").step("d", "t", needs=[event(f"k{n}") for n in range(1001)]),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make) -> None:
@@ -367,6 +376,21 @@ def test_a_run_waits_for_several(connection: Connection, waiter: int) -> None:
     assert events.send(connection, "t", "{}")
     shift_instants(connection, 24 * HOUR)
     assert awaits(connection, waiter, K, T, U) == "{}, {}, None"
+
+
+@pytest.mark.parametrize("by", ["one", "many"])
+def test_a_step_waits_after_its_flow_has_succeeded(connection: Connection, by: str) -> None:
+    made = flow(connection, d=())
+    assert awaits(connection, made.task_ids["d"], T, by=by) == "open"
+    shift_instants(connection, 48 * HOUR)
+    assert awaits(connection, made.task_ids["d"], T) == "None"
+    requeue(connection, made.task_ids["d"])
+    assert awaits(connection, made.task_ids["d"], K, T, by=by) == "open, open"
+    assert not is_due(connection, made.task_ids["d"])
+    assert events.send(connection, "t", "{}")
+    assert not is_due(connection, made.task_ids["d"])
+    assert events.send(connection, "k", "{}")
+    assert is_due(connection, made.task_ids["d"])
 
 
 def test_what_a_run_waits_for_is_held_and_released(connection: Connection, waiter: int) -> None:

@@ -251,6 +251,30 @@ def test_who_sends_waits_for_a_run_that_begins_to_wait(
     assert is_due(engine, run)
 
 
+def test_who_sends_again_does_not_wait_for_a_run_that_reads_it(engine: Engine, run: Any) -> None:
+    with two(engine) as (a, b):
+        assert sends(b)
+        b.commit()
+        assert events.await_one(a, run.task_id, K).payload == {}
+        at_once(b)
+        assert not sends(b)
+
+
+def test_who_sends_does_not_wait_for_a_run_that_goes_on_without(engine: Engine, run: Any) -> None:
+    with two(engine) as (a, b):
+        assert events.await_one(a, run.task_id, T._replace(key="k")).is_open
+        a.execute(text("UPDATE task_event_wait SET until = now() - interval '1s'"))
+        a.commit()
+        assert events.await_one(a, run.task_id, T._replace(key="k")) == (None, False)
+        at_once(b)
+        assert sends(b)
+
+
+def at_once(connection: Connection) -> None:
+    """Let a statement that waits for a lock fail."""
+    connection.execute(text("SET LOCAL lock_timeout = '1ms'"))
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_run_that_begins_to_wait_waits_for_who_sends(
     engine: Engine, known: bool, run: Any, end: str

@@ -125,7 +125,7 @@ class NewPayload:
     look: bool = False  # only show the difference
 
 
-def _task(state: AppState, task_id: int) -> Task:
+def editable_task(state: AppState, task_id: int) -> Task:
     task = state.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
     if task is None:
         raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
@@ -141,14 +141,40 @@ def _shown(task: Task, payload: Any) -> Any:
     return masked(masks().value(task.name, payload))
 
 
+def payload_text(task: Task, payload: Any) -> str:
+    """Return a payload of a task as its form has it."""
+    return _text(_shown(task, payload))
+
+
+def given_payload(task: Task, given: dict[str, Any] | str) -> dict[str, Any]:
+    """Return a payload from the form or the API, with stored values for masks.
+
+    Raises:
+        HttpError: it is no JSON object, or its handler refuses it.
+    """
+    stored = task.payload
+    payload: dict[str, Any] = unmasked(_object(given), stored, _shown(task, stored))
+    try:
+        check_payload(task.name, payload)
+    except TasksError as error:
+        raise HttpError(409, str(error)) from error
+    return payload
+
+
+def difference(task: Task, payload: Any) -> list[str]:
+    """Return the lines of a diff of the stored payload and this one."""
+    before, after = (payload_text(task, each).splitlines() for each in (task.payload, payload))
+    return list(unified_diff(before, after, n=2, lineterm=""))[2:]
+
+
 def _text(payload: Any) -> str:
     return json.dumps(payload, indent=2, ensure_ascii=False)
 
 
 @requires(Role.ADMIN)
 async def show_edit(request: Request, state: AppState) -> Response:
-    task = await run_in_threadpool(_task, state, row_id(request.path_params["task_id"]))
-    text = _text(_shown(task, task.payload))
+    task = await run_in_threadpool(editable_task, state, row_id(request.path_params["task_id"]))
+    text = payload_text(task, task.payload)
     return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
 
 
@@ -156,11 +182,10 @@ async def show_edit(request: Request, state: AppState) -> Response:
 async def edit_task(request: Request, state: AppState) -> Response:
     """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
     task_id, new = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
-    task = await run_in_threadpool(_task, state, task_id)
+    task = await run_in_threadpool(editable_task, state, task_id)
     load_handlers(state.settings.modules)
     try:
-        payload = unmasked(_object(new.payload), task.payload, _shown(task, task.payload))
-        await run_action(lambda: check_payload(task.name, payload))
+        payload = await run_in_threadpool(given_payload, task, new.payload)
     except HttpError as error:
         if is_api(request):
             raise
@@ -168,8 +193,7 @@ async def edit_task(request: Request, state: AppState) -> Response:
         parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
         return render(request, "tasks/edit.html", status=error.status, **parts)
     if new.look and not is_api(request):
-        before, after = (_text(_shown(task, each)) for each in (task.payload, payload))
-        lines = list(unified_diff(before.splitlines(), after.splitlines(), n=2, lineterm=""))[2:]
+        after, lines = payload_text(task, payload), difference(task, payload)
         return render(request, "tasks/edit.html", task=task, text=after, diff=lines, at=None)
 
     def run(connection: Connection, who: str) -> ActionResult:

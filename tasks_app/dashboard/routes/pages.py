@@ -268,6 +268,18 @@ def show_flows(visit: Visit) -> flows.Flows:
 
 
 @page(
+    "/events",
+    "flows/events.html",
+    filters=(Filter("key", "Key"), Filter("state", "State", ("waiting",))),
+    more=lambda visit: {"filters": visit.filters},
+)
+def show_events(visit: Visit) -> flows.Events:
+    """Events that tasks wait for, the longest wait first, then those sent, the newest first."""
+    key, waiting = visit.filters.get("key"), "state" in visit.filters
+    return visit.read(flows.event_list, key=key, waiting=waiting)
+
+
+@page(
     "/flows/{flow_id}",
     "flows/flow.html",
     live="flows/live.html",

@@ -61,6 +61,8 @@ class AlertSettings(LayeredSettings):
     """This many tasks whose process was lost, in ten minutes, are an alert."""
     alert_batch: types.Span = timedelta(minutes=30)
     """A running batch without progress for this long is an alert."""
+    alert_events: types.Span = timedelta(days=7)
+    """A task that waits for an event for longer is an alert."""
     alert_partitions: types.Positive = 3
     """Fewer days of partitions ahead are an alert; maintenance makes 14."""
     keep_alerts: types.Span = timedelta(days=30)

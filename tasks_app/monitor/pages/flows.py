@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
+    UNDO_STEP,
     FlowProgress,
     FlowState,
     FlowStep,
@@ -21,12 +23,14 @@ from tasks_app.domain.flows import (
 )
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool import events
 from tasks_app.pool.flows import get_flow, newest_flows
 from tasks_app.pool.tables import COMPLETED, database_now
 from tasks_app.runtime.api.tasks import masked_errors
 from tasks_app.runtime.encryption import values
 
 PAGE = 50
+MOST_EVENTS = 200  # on the page of a flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class FlowPage:
     at: datetime
     flow: FlowProgress  # without its steps
     steps: tuple[FlowStepLine, ...]  # in the order in which they were created
+    events: tuple[StoredEvent, ...]  # that they wait for or have waited for, by key
 
     @property
     def left(self) -> int:
@@ -70,6 +75,21 @@ class FlowPage:
     def open_events(self) -> list[str]:
         """Return keys of events that steps wait for."""
         return sorted({event.key for line in self.steps for event in line.step.open_events})
+
+    def state_of(self, event: StoredEvent) -> str:
+        if event.sent_at is not None:
+            return "SENT"
+        return "WAITING" if event.key in self.open_events else "NOT SENT"
+
+    @property
+    def may_undo(self) -> bool:
+        """Whether steps can be undone, and nobody has asked for that."""
+        steps = [line.step for line in self.steps]
+        return any(step.undo for step in steps) and all(step.name != UNDO_STEP for step in steps)
+
+    @staticmethod
+    def may_rerun(step: FlowStep) -> bool:
+        return step.end is not None and not is_item(step.name)
 
     @property
     def items(self) -> int:
@@ -109,6 +129,17 @@ def flows(connection: Connection, filters: dict[str, str], *, before: int | None
     return Flows(database_now(connection), filters, tuple(found[:PAGE]), older)
 
 
+@dataclass(frozen=True, slots=True)
+class Events:
+    at: datetime
+    events: tuple[StoredEvent, ...]  # the longest wait first, then those sent; without payloads
+
+
+def event_list(connection: Connection, *, key: str | None, waiting: bool) -> Events:
+    found = events.find(connection, MOST_EVENTS, key=key, waiting=waiting)
+    return Events(database_now(connection), tuple(replace(each, payload=None) for each in found))
+
+
 def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
     flow = get_flow(connection, flow_id)
     if flow is None:
@@ -123,7 +154,25 @@ def flow_page(connection: Connection, flow_id: int) -> FlowPage | None:
         FlowStepLine(replace(step, result=_shown(step, rules)), _state(step, ends))
         for step in masked_errors(connection, steps, by="task_id")
     )
-    return FlowPage(database_now(connection), replace(flow, steps=()), tuple(lines))
+    at, needed = database_now(connection), _events(connection, flow, rules)
+    return FlowPage(at, replace(flow, steps=()), tuple(lines), needed)
+
+
+def _events(connection: Connection, flow: FlowProgress, rules: Masks) -> tuple[StoredEvent, ...]:
+    names: dict[str, set[str]] = {}
+    for step in flow.steps:
+        for need in step.events:
+            names.setdefault(need.key, set()).add(step.task)
+    found = events.find_by_key(connection, sorted(names)[:MOST_EVENTS])
+    return tuple(shown_event(event, names[event.key], rules) for event in found)
+
+
+def shown_event(event: StoredEvent, names: Iterable[str], rules: Masks) -> StoredEvent:
+    """Return an event as pages show it, by the rules of the tasks that need it."""
+    payload = event.payload
+    for name in names:
+        payload = rules.value(name, payload)
+    return replace(event, payload=masked(payload))
 
 
 Ends = Mapping[int, tuple[str, str | None]]

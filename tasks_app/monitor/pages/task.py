@@ -11,11 +11,14 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.groups import GroupProgress
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.flows import shown_event
 from tasks_app.monitor.pages.timeline import Moment, Sources, timeline, transitions
+from tasks_app.pool import events
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.tables import COMPLETED, ERROR, FLOW_STEP, PENDING, SCHEDULE
 from tasks_app.pool.task_groups import groups_of
@@ -41,6 +44,8 @@ class TaskPage:
     progress_at: datetime | None
     member_of: GroupProgress | None
     step: str | None  # its name in the flow that ``member_of`` is
+    events: tuple[StoredEvent, ...]  # that it waits for or has waited for, by key
+    open_events: tuple[str, ...]  # keys of those that it waits for
     timeline: tuple[Moment, ...]  # all that is known to have happened to it, oldest first
     audit: tuple[AuditLine, ...]  # what operators did to it, the newest first
     schedule: str | None  # the name of the one that made it
@@ -93,6 +98,9 @@ def task_page(
     trace = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     kept, mask = run_records.read_checkpoint(connection, task_id), values.masks().value
     secret = ("payload", "headers", "result")
+    needs = events.waits_of(connection, [task_id]).get(task_id, ())
+    waits = task.state is State.PENDING
+    needed = events.find_by_key(connection, [need.key for need in needs])
     hidden = {name: masked(values.shown(getattr(task, name))) for name in secret}
     return TaskPage(
         at=explanation.at,
@@ -106,6 +114,8 @@ def task_page(
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
         step=connection.execute(_STEP, {"id": task_id}).scalar(),
+        events=tuple(shown_event(each, [task.name], values.masks()) for each in needed),
+        open_events=tuple(need.key for need in needs if waits and need.is_open),
         timeline=timeline(sources),
         audit=tuple(sources.audit),
         schedule=schedule,

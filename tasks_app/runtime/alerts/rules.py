@@ -16,6 +16,8 @@ from tasks_app.pool import metrics
 from tasks_app.pool import scheduling as plans
 from tasks_app.pool.batch.instances import biz_key
 from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.events import count_waits
+from tasks_app.pool.flows import count_open
 from tasks_app.pool.fragments.conditions import stopped_queues
 from tasks_app.pool.operations import trouble
 from tasks_app.pool.retention import has_strays
@@ -156,6 +158,20 @@ def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
         yield Alert(f"batch:{each.id}", fact, advice)
 
 
+def flows(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+    if stalled := count_open(connection)["stalled"]:
+        stand = "flow stands" if stalled == 1 else "flows stand"
+        fact = f"{stalled} {stand} because a step failed"
+        yield Alert("flows", fact, "See them: tasks-app flows list --state stalled", LATE)
+
+
+def events(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    oldest = count_waits(connection).oldest
+    if oldest is not None and oldest > settings.alert_events:
+        fact = f"a task has waited for an event for {rough_span(oldest)}"
+        yield Alert("events", fact, "See what is to be sent: tasks-app events list --waiting")
+
+
 def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
     ahead = metrics.days_partitioned_ahead(connection)
     if ahead < settings.alert_partitions:
@@ -247,7 +263,8 @@ def _ended(
 
 RULES: dict[str, Rule] = {
     **{rule.__name__: rule for rule in (scan, beat, broker, workers, silent, unserved, unknown)},
-    **{rule.__name__: rule for rule in (due, rescues, schedule, batch, partitions, snapshot)},
+    **{rule.__name__: rule for rule in (due, rescues, schedule, batch, flows, events)},
+    **{rule.__name__: rule for rule in (partitions, snapshot)},
     "default-partition": default_partition,
     "error-burst": bursts,
     "rule": user,

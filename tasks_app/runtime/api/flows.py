@@ -79,7 +79,7 @@ def create_flow(
     when_failed = check_flow(flow, key, on_failure)
     rows = {name: _row(name, flow) for name in flow.steps}
     with on_connection(session) as connection:
-        _check_transaction(connection, "create_flow")
+        check_transaction(connection, "create_flow")
         _lock_events(connection, flow)
         flow_id, created = flows.insert_flow(connection, flow.name, key, when_failed, len(rows))
         if not created:
@@ -130,7 +130,7 @@ def graft(
     rows = {name: _row(name, more) for name in more.steps} if rows is None else rows
     named = {need for step in more.steps.values() for need in step.needs}
     with on_connection(session) as connection:
-        _check_transaction(connection, "extend_flow")
+        check_transaction(connection, "extend_flow")
         _lock_events(connection, more)
         flow = flows.lock_flow(connection, flow_id, named | more.steps.keys(), reopens=reopens)
         check_needs(more, flow.ends)
@@ -142,11 +142,11 @@ def graft(
     return dict(zip(steps, ids, strict=True))
 
 
-def _check_transaction(connection: Connection, verb: str) -> None:
+def check_transaction(connection: Connection, verb: str) -> None:
     if commits_itself(connection):
         raise TasksError(
-            f"{verb} needs a transaction: here its steps would exist, and might end, "
-            "before their needs do. Use a connection without AUTOCOMMIT."
+            f"{verb} needs a transaction: here steps might start and end while it has done a part. "
+            "Use a connection without AUTOCOMMIT."
         )
 
 
@@ -305,12 +305,14 @@ def rerun_flow(
 
     Raises:
         TasksError: there is no such flow or step, one of the steps runs or was pruned, the step
-            itself waits for another one, or a newer flow has the key. Nothing was written.
+            itself waits for another one, the flow was undone, a newer flow has the key, or each
+            statement commits by itself. Nothing was written.
         InvalidSelectionError: the payload was refused. Nothing was written.
         UniqueKeyTakenError: a step's unique_key is taken. Roll back: others were put back.
     """
     flow_id, author = check_id(flow_id, "flow_id"), check_author(by, why)
     with on_connection(session) as connection:
+        check_transaction(connection, "rerun_flow")
         flow = flow_rerun.lock_flow(connection, flow_id)
         if flow is None:
             raise unknown(flow_id)

@@ -16,8 +16,9 @@ from tasks_app.domain.flows import (
 )
 from tasks_app.domain.handlers.outcomes import Fail, WaitForNeeds
 from tasks_app.domain.tasks.records import TaskRow, row_of_json
-from tasks_app.pool.flows import add_needs, items_of, step_name
+from tasks_app.pool.flows import add_needs, items_of, needed_steps, step_name
 from tasks_app.runtime.api.flows import graft
+from tasks_app.runtime.encryption.values import is_secret
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
@@ -57,6 +58,8 @@ def _rows(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, TaskRow]:
             "Let it return lists of items, each a part of the work."
         )
     row, limit = row_of_json(payload["item"]), large_values().payload_limit
+    if is_secret(needed_steps(ctx.connection, ctx.task_id)[over].result):
+        row = row._replace(terms=row.terms._replace(encrypted=True))
     try:
         return {
             f"{step}[{place}]": row._replace(

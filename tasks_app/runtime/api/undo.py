@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation import NewTask, item_payload
-from tasks_app.domain.errors import TasksError
 from tasks_app.domain.flows import (
     UNDO_STEP,
     UNDO_TASK,
@@ -23,10 +22,10 @@ from tasks_app.domain.rerun import told
 from tasks_app.domain.tasks.options import check_id
 from tasks_app.domain.tasks.records import TaskRow, row_of_json
 from tasks_app.domain.tasks.states import State
-from tasks_app.domain.undo import steps_to_undo, undone_before
+from tasks_app.domain.undo import check_undo, steps_to_undo, undone_before
 from tasks_app.pool import flow_rerun, flows
 from tasks_app.pool.tasks import browse
-from tasks_app.runtime.api.flows import graft, unknown
+from tasks_app.runtime.api.flows import check_transaction, graft, unknown
 from tasks_app.runtime.api.groups import cancel_group
 from tasks_app.runtime.api.tasks import in_full
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
@@ -34,6 +33,8 @@ from tasks_app.runtime.encryption.values import is_secret, opened_value
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.large_values import large_values
+
+_FRAME = 100  # what is written around a payload and a result
 
 
 def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> list[str]:
@@ -55,16 +56,18 @@ def undo_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> li
         The names of the steps that are undone, in that order; those that run only if they succeed.
 
     Raises:
-        TasksError: there is no such flow, no step of it has an ``undo=``, or a newer flow has the
-            key. Nothing was written.
+        TasksError: there is no such flow, no step of it has an ``undo=``, a newer flow has the key,
+            a step was requeued after the flow had succeeded, or each statement commits by itself.
+            Nothing was written.
     """
     connection, flow_id = connection_of(session), check_id(flow_id, "flow_id")
+    check_transaction(connection, "undo_flow")
     flow = flow_rerun.lock_flow(connection, flow_id)
     if flow is None:
         raise unknown(flow_id)
-    if not any(step.undo for step in flow.steps):
-        raise TasksError(f"No step of flow {flow_id} has an undo=. To stop it: cancel_flow.")
+    check_undo(flow)
     if not any(step.name == UNDO_STEP for step in flow.steps):
+        flow_rerun.lock_rows(connection, flow, {})
         flow_rerun.take_key(connection, flow)
         cancel_group(connection, flow_id, by=by, why=why)
         flows.begin_undo(connection, flow_id)
@@ -112,7 +115,8 @@ def _row(connection: Connection, step: FlowStep, undo: dict[str, Any]) -> TaskRo
         "payload": opened_value(payload, "payload", task.name),
         "result": opened_value(result, "result", task.name),
     }
-    row, limit = row_of_json(undo["row"]), large_values().payload_limit
+    row, values = row_of_json(undo["row"]), large_values()
+    limit = values.payload_limit + values.result_limit + _FRAME  # each of them was admitted
     secret = row.terms.encrypted or is_secret(task.payload) or is_secret(step.result)
     return row._replace(
         payload=item_payload(given, limit, wraps=undo["wraps"]),

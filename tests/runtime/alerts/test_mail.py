@@ -14,14 +14,17 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app import Settings, create_schedule
+from tasks_app import Flow, Settings, create_flow, create_schedule, event, send_event
 from tasks_app.domain.alerts import Alert, MailServer, read_mail
 from tasks_app.domain.statistics import CountedOutcome
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.retention import DAYS_AHEAD
 from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.pool.tables import database_now
 from tasks_app.runtime.alerts import rules
@@ -29,7 +32,7 @@ from tasks_app.runtime.alerts.channels import channels, to_mail
 from tasks_app.runtime.alerts.rules import user
 from tasks_app.runtime.alerts.watcher import check_rules, deliver, record
 from tests.cases import in_one_test
-from tests.factory import claimed_task, do, pending_task, run_sql
+from tests.factory import claimed_task, do, ending, pending_task, run_sql
 from tests.pool.test_statistics import KEPT, part, put
 
 MESSAGE = {"id": 7, "status": "firing", "key": "scan", "fact": "nobody", "advice": "Start beat."}
@@ -307,6 +310,30 @@ def test_a_batch_stands_still(connection: Connection, find: Find) -> None:
     assert list(find(rules.batch, alert_batch="5m"))
     sql(connection, "UPDATE task_batch SET status = 'STOPPING'")
     assert find(rules.batch, alert_batch="5m") == {}
+
+
+def test_an_event_is_not_sent(connection: Connection, find: Find) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=event("order:7/fraud"))
+    create_flow(connection, flow)
+    assert find(rules.events) == {}
+    sql(connection, "UPDATE task_event_wait SET since = now() - interval '8 days'")
+    assert find(rules.events) == {"events": "a task has waited for an event for 8 d"}
+    assert find(rules.events, alert_events="9d") == {}
+    send_event(connection, "order:7/fraud")
+    assert find(rules.events) == {}
+
+
+def test_flows_stand(connection: Connection, find: Find) -> None:
+    flow = Flow("order")
+    flow.step("ship", "t", needs=flow.step("pay", "t"))
+    task_id = create_flow(connection, flow).task_ids["pay"]
+    assert find(rules.flows) == {}
+    cause = Cause("ValueError", "refused")
+    settle_one(connection, ending(claimed_task(connection, int(task_id)), Event.FAIL, cause=cause))
+    assert find(rules.flows) == {"flows": "1 flow stands because a step failed"}
+    create_flow(connection, flow)
+    assert find(rules.flows) == {"flows": "1 flow stands because a step failed"}
 
 
 def test_partitions_run_out(connection: Connection, find: Find) -> None:

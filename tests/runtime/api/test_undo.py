@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.flows import Flow, FlowState, StepEnd, failed
 from tasks_app.domain.handlers.outcomes import Fail, Skip
 from tasks_app.pool.runs.settle import settle_one
-from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow
+from tasks_app.runtime.api.flows import cancel_flow, create_flow, get_flow, rerun_flow
 from tasks_app.runtime.api.tasks import requeue_task
 from tasks_app.runtime.api.undo import undo_flow
 from tests.factory import claimed_task, ending, some
@@ -139,6 +140,20 @@ def test_a_second_call_changes_nothing(bench: Bench, ran) -> None:
     assert drained(bench, ran) == ""
 
 
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_flow_that_is_undone_runs_no_step_again(bench: Bench, ran, undone: bool) -> None:
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    if undone:
+        bench.drain()
+    with pytest.raises(TasksError, match=rf"Flow {created.id} was undone, or is to be\. .* anew\."):
+        bench.do(rerun_flow, created.id, from_="a")
+    bench.drain()
+    assert bench.do(rerun_flow, created.id, from_="undo:b") == ["undo:b", "undo:a"]
+    assert drained(bench, ran) == "b:B a:A"
+
+
 def test_a_failure_undoes_by_itself_and_what_needs_it_runs(bench: Bench, ran) -> None:
     BROKEN.add("c")
     flow = flow_of(a=(), c="a", d="c")
@@ -207,6 +222,31 @@ def test_what_was_skipped_is_not_undone(bench: Bench, ran) -> None:
     assert drained(bench, ran) == "a:A"
 
 
+@pytest.mark.parametrize("how", ["waits", "runs", "failed"])
+def test_what_came_back_after_the_end_is_to_end_first(bench: Bench, ran, how: str) -> None:
+    created = bench.do(create_flow, flow_of(a=(), b="a"))
+    bench.drain()
+    bench.do(requeue_task, created.task_ids["b"])
+    if how == "runs":
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection, created.task_ids["b"])
+    if how == "failed":
+        BROKEN.add("b")
+        bench.drain()
+        BROKEN.clear()
+    with pytest.raises(TasksError, match=r"Step b .* was requeued after its flow had succeeded"):
+        bench.do(undo_flow, created.id)
+    assert state(bench, created) is FlowState.SUCCEEDED
+    if how == "runs":
+        settle(bench, task)
+    if how == "failed":
+        bench.do(requeue_task, created.task_ids["b"])
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert sorted(word[0] for word in drained(bench, ran).split()) == ["a", "b"]
+    assert state(bench, created) is FlowState.SUCCEEDED
+
+
 def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     created = bench.do(create_flow, flow_of(a=()))
     bench.drain()
@@ -216,6 +256,17 @@ def test_what_was_pruned_cannot_be_undone(bench: Bench, ran) -> None:
     step = next(s for s in some(bench.do(get_flow, created.id)).steps if s.name == "undo")
     assert "Step a" in str(step.error)
     assert "was pruned" in str(step.error)
+
+
+def test_a_payload_and_a_result_as_large_as_can_be_reach_the_undo(bench: Bench, ran) -> None:
+    most = 64 * 1024
+    bench.handler("large")(lambda ctx, payload: "r" * (most - 2))
+    flow = Flow("f")
+    flow.step("a", "large", {"n": "p" * (most - 9)}, undo=UNDO_BY[0])
+    created = bench.do(create_flow, flow)
+    bench.drain()
+    bench.do(undo_flow, created.id)
+    assert len(drained(bench, ran)) == 2 * most - 10
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -239,6 +290,17 @@ def test_a_flow_without_undo_is_not_undone(bench: Bench, ran) -> None:
         bench.do(undo_flow, created.id)
     with pytest.raises(TasksError, match="no flow 999"):
         bench.do(undo_flow, 999)
+
+
+@pytest.mark.parametrize("verb", [undo_flow, partial(rerun_flow, from_="a")])
+def test_a_flow_is_changed_in_a_transaction(bench: Bench, ran, verb: Any) -> None:
+    created = bench.do(create_flow, flow_of(a=()))
+    bench.drain()
+    with bench.engine.connect() as connection:
+        own = connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(TasksError, match="needs a transaction"):
+            verb(own, created.id)
+    assert state(bench, created) is FlowState.SUCCEEDED
 
 
 def test_what_undoes_a_step_has_its_business_key(bench: Bench, ran) -> None:

@@ -367,3 +367,14 @@ def test_items_of_a_map_are_encrypted_by_whoever_creates_them(
     assert read == [[{"card": CANARY}]]
     assert CANARY not in dumped(bench)
     assert CANARY not in str(bench.rows("SELECT result::text FROM task_flow_step"))
+
+
+def test_items_of_an_encrypted_list_are_encrypted(bench: Bench, configure: Configure) -> None:
+    bench.handler("list", encrypt=True)(lambda ctx: [{"card": CANARY}])
+    bench.handler("item")(lambda ctx, payload: payload)
+    flow = Flow("f")
+    flow.map("all", "item", over=flow.step("list", "list"))
+    bench.do(create_flow, flow)
+    bench.drain(**KEYS)
+    assert CANARY not in dumped(bench)
+    assert CANARY not in str(bench.rows("SELECT result::text FROM task_flow_step"))
