@@ -84,6 +84,13 @@ def ask_for_review(ctx: TaskContext, payload: OfOrder) -> None:
     Shop.mails.append(f"{order.customer}, how was it?")
 
 
+@handler("order.thank")
+def thank(ctx: TaskContext, payload: OfOrder) -> str:
+    """Read what another step returned, and what somebody sent."""
+    note = ctx.event(f"order:{payload.order_id}/note")
+    return f"{ctx.need('points')['points']} points, {note['text'] if note else 'no note'}"
+
+
 @handler("report.make", cron="0 6 * * *")
 def make_report(ctx: TaskContext) -> int:
     """Count the orders, every morning."""

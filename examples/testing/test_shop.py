@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import shop
 from conftest import RecordingBank
-from shop import OfOrder, Points, charge_card, grant_points, place_order
+from shop import OfOrder, Points, charge_card, grant_points, place_order, thank
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
@@ -44,6 +44,12 @@ def test_a_card_is_charged_with_the_key_of_its_task(bank: RecordingBank) -> None
     charge_card(ctx, OfOrder(order_id=7))
 
     assert bank.asked == [str(ctx.idempotency_key)]
+
+
+def test_a_step_thanks_for_an_order_without_a_note() -> None:
+    ctx = make_context(needs={"points": {"points": 10}}, events={"order:7/note": None})
+
+    assert thank(ctx, OfOrder(order_id=7)) == "10 points, no note"
 
 
 def test_all_that_is_due_runs(tasks_app_session: Session, bank: RecordingBank) -> None:

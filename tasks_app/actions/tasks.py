@@ -30,6 +30,7 @@ from tasks_app.domain.errors import InvalidTaskError, NotThereError
 from tasks_app.domain.flows import is_undone
 from tasks_app.domain.operations import BulkAction as Word
 from tasks_app.pool import task_groups as group_rows
+from tasks_app.pool.events import find as find_events
 from tasks_app.pool.flows import get_flow
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks import browse
@@ -292,11 +293,16 @@ def send(connection: Connection, key: str, given: EventToSend, by: str) -> Actio
     except ValueError as error:
         allowed = 'a JSON object, such as {"approved": true}'
         raise InvalidTaskError("payload", f"is no JSON ({error})", allowed) from None
+    waited_for = find_events(connection, 1, key=key, waiting=True)
     if not send_event(connection, key, payload, by=given.sender or by, why=given.why):
         return ActionResult("Nothing was changed: it was sent before.", changed=False)
     reason = {"why": given.why} if given.why else {}
     note(connection, "send event", {"event": key, **reason}, who=by, number=1)
-    return ActionResult("It is sent.", {"key": key, "sent": True})
+    told = "It is sent. Nobody waits for it yet: tasks-app events list --waiting"
+    if waited_for:
+        number = waited_for[0].waiting
+        told = f"It is sent; {count(number, 'task')} {'waits' if number == 1 else 'wait'} for it."
+    return ActionResult(told, {"key": key, "sent": True})
 
 
 def _batch_action(label: str, word: str, **more: Any) -> Callable[[Run], Action]:

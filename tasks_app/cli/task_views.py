@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.commands import fingerprint_digits
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.durations import count, distance_in_words, to_the_second
+from tasks_app.domain.durations import distance_in_words, to_the_second
 from tasks_app.domain.errors import EXIT_NO
 from tasks_app.domain.explain.explanation import why_last_attempt
 from tasks_app.domain.finding import Finding
@@ -127,7 +127,7 @@ def _line(task: Task, now: datetime) -> list[str]:
     elif task.held:
         when = "held"
     elif task.waits_for:
-        when = f"waits for {count(task.waits_for, 'need')}"
+        when = "waits for its needs"
     elif task.state is State.PENDING and not task.enabled:
         when = "disabled"
     elif task.state is State.PENDING:
@@ -189,7 +189,7 @@ def show(task_id: int, *, trail: bool, decrypt: bool, json_: bool) -> None:
         output.print_json(shown | {"why_last": why} | groups._asdict())
         return
     shown = {field.name: getattr(task, field.name) for field in fields(task)}
-    waits_for = task.waits_for and count(task.waits_for, "need")
+    waits_for = task.waits_for and "its needs"
     output.print_fields({**shown, "held": task.held or None, "waits_for": waits_for}.items())
     output.print_fields([("not tried again", why)])
     output.print_fields(

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.models import TaskView
-from tasks_app.domain.durations import count
 from tasks_app.pool.connection.psycopg_connection import on_psycopg
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.runtime.api.tasks import masked_texts
@@ -53,7 +52,7 @@ class TaskAdmin(admin.ModelAdmin):
     @admin.display(ordering="due_at")
     def due(self, task: TaskView) -> datetime | str:
         if task.waits_for and not task.held:
-            return f"waits for {count(task.waits_for, 'need')}"
+            return "waits for its needs"
         return "held" if task.held else task.due_at
 
     @admin.display(description="error")

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from tasks_app.domain.durations import (
     ALLOWED,
     Duration,
+    distance_in_words,
     format_duration,
-    instant_in_words,
     parse_duration,
+    to_the_minute,
 )
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.options import shown_value
@@ -86,7 +87,8 @@ class StoredEvent:
 
 def event_in_words(event: AwaitedEvent, now: datetime) -> str:
     if event.until is not None:
-        return f"event {event.key} until {instant_in_words(event.until, now)}"
+        until, span = to_the_minute(event.until), distance_in_words(event.until, now)
+        return f"event {event.key} until {until} ({span})"
     if event.timeout is not None:
         return f"event {event.key} for {format_duration(event.timeout)}"
     return f"event {event.key}"

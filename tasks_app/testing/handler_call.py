@@ -16,10 +16,12 @@ from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.durations import Duration, named_duration
+from tasks_app.domain.flows import StepEnd
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
+from tasks_app.pool.flows import NeededStep
 from tasks_app.runtime.db.connections import Async, Raw, Sync, is_async_session, unwrapped
 from tasks_app.runtime.db.transaction import Access, carry_out
 from tasks_app.runtime.execution.invocation import Lane, arguments_of
@@ -33,6 +35,7 @@ from tasks_app.runtime.handlers.checkpoint import (
 )
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
+from tasks_app.runtime.handlers.needs import payload_of
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.handlers.steps import steps_of
 from tasks_app.runtime.large_values import large_values
@@ -64,6 +67,10 @@ class ContextOptions(TypedDict, total=False):
     """What an earlier attempt has kept."""
     steps: Mapping[str, Any]
     """Results of steps that an earlier attempt has kept; a sleep that is over has any."""
+    needs: Mapping[str, Any]
+    """Results of the steps that it needs, by name; a ``StepEnd`` for one that did not succeed."""
+    events: Mapping[str, Any]
+    """Payloads of events that it waits for, by key. None: the time-out came first."""
     timeout: Duration | None
     """How long ``ctx.remaining`` says that there is."""
     cancelled: bool
@@ -255,8 +262,37 @@ class MadeContext(LocklessContext):
         self._point = kind(run, access, options.get("checkpoint"))
         self._steps = steps_of(run, access, self._point, options.get("steps", {}))
 
+        self._options = options
+
+    def needs(self) -> Any:
+        if "needs" not in self._options:
+            return super().needs()
+        return self._known({n: _needed(n, v) for n, v in self._options["needs"].items()})
+
+    def event(self, key: str, kind: Any = None) -> Any:
+        if "events" not in self._options:
+            return super().event(key, kind)
+        return self._known(payload_of({**self._options["events"]}, key, kind))
+
+    def wait_event(self, key: str, timeout: Duration | None = None, *, kind: Any = None) -> Any:
+        if key in self._options.get("events", {}):
+            return self.event(key, kind)
+        return super().wait_event(key, timeout, kind=kind)
+
+    def _known(self, value: Any) -> Any:
+        async def awaited() -> Any:
+            return value
+
+        return awaited() if self._access.is_async else value
+
     def commit_by(self, save: Callable[[Connection], None]) -> None:  # noqa: ARG002  a context's
         raise RuntimeError("No task is behind this context. Use drain() to run a real one.")
+
+
+def _needed(step: str, value: Any) -> NeededStep:
+    if isinstance(value, StepEnd):
+        return NeededStep(step, 1, step, value, None)
+    return NeededStep(step, 1, step, StepEnd.SUCCESS, value)
 
 
 def _claimed(options: ContextOptions) -> ClaimedTask:

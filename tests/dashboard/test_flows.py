@@ -93,7 +93,7 @@ def test_an_event_is_sent_from_the_page_of_its_flow(engine: Engine, browser: Bro
     shows(text_of(page), "event order:7/ok (open, until in")
     shows(page, "Send order:7/ok", 'action="/events/order%3A7%2Fok/send"')
     done = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}", "why": "called"})
-    shows(browser.get(done.headers["location"]).text, "It is sent.")
+    shows(browser.get(done.headers["location"]).text, "It is sent; 1 task waits for it.")
     assert states(browser, made)["pay"] == "PENDING"
     again = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}"})
     shows(browser.get(again.headers["location"]).text, "it was sent before")

@@ -49,8 +49,8 @@ def test_a_step_that_waits_says_so_and_is_not_run_now(engine: Engine, browser: B
     with engine.begin() as connection:
         ship = create_flow(connection, flow).task_ids["ship"]
     listed, shown = browser.get("/tasks").text, browser.get(f"/tasks/{ship}").text
-    assert "waits for 1 need</td>" in listed
-    assert "when 1 more need is met" in shown
+    assert "waits for its needs</td>" in listed
+    assert "when its needs are met" in shown
     assert "It waits for step pay (task " in shown
     assert not re.search("held<|9899", listed + shown)
     refused = browser.ask("POST", f"/api/tasks/{ship}/run-now", json={})

@@ -147,7 +147,7 @@ flow.step("ship", "orders.award", needs=flow.step("pay", "orders.award"))
 with transaction.atomic():
     task_id = create_flow(connection, flow).task_ids["ship"]
 pages = [client.get(f"/admin/tasks_app/taskview/{where}") for where in ("", f"{task_id}/change/")]
-print([(b"waits for 1 need<" in p.content, b"9899" in p.content) for p in pages])
+print([(b"waits for its needs<" in p.content, b"9899" in p.content) for p in pages])
 print(TaskView.objects.get(pk=task_id).held)
 """
     done = by_admin(shop, code)

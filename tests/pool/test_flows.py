@@ -92,6 +92,15 @@ def skipped(connection: Connection, task_id: int) -> None:
     assert sweep(connection, [task_id]) == {task_id: State.SKIPPED}
 
 
+def test_a_step_that_is_not_needed_was_disabled_by_nobody(connection: Connection) -> None:
+    made = flow(connection, a=(), bad=failed("a"))
+    of_run(by_one)(connection, made.task_ids["a"])
+    bad = made.task_ids["bad"]
+    assert sweep(connection, [bad]) == {bad: State.SKIPPED}
+    row = row_of(connection, bad, "task_completed")
+    assert (row.sub_status, row.error) == ("not needed any more", None)
+
+
 def rescued_from_an_old_lease(connection: Connection, task_id: int) -> None:
     claimed_task(connection, task_id, lease=OVER)
     assert rescue_expired(connection, lease=LEASE, max_crashes=1) == {task_id: State.FAILED}

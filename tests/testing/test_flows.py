@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.events import event
-from tasks_app.domain.flows import CreatedFlow, Flow, FlowState
+from tasks_app.domain.flows import CreatedFlow, Flow, FlowState, failed
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.runtime.api.events import send_event
 from tasks_app.runtime.api.flows import create_flow, get_flow
@@ -56,24 +56,29 @@ def test_a_flow_is_asserted_before_and_after_a_drain(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "word"),
+    ("wrong", "told"),
     [
-        ({"done": []}, "done"),
-        ({"done": ["pay"], "waiting": {}}, "waiting"),
-        ({"waiting": {"thank": ["pay"]}}, "waiting"),
-        ({"failed": []}, "failed"),
-        ({"done": [], "failed": []}, "done and failed"),
+        ({"done": []}, "  done: not expected: pay\n"),
+        ({"done": ["thank", "order"]}, "  done: missing thank, order; not expected: pay\n"),
+        ({"done": ["pay"], "waiting": {}}, "  waiting: not expected: thank for ship\n"),
+        (
+            {"waiting": {"thank": ["ship", "pay"]}},
+            "  waiting: missing thank for pay, ship; not expected: thank for ship\n",
+        ),
+        ({"waiting": {"thank": ["ship"], "pay": []}}, "  waiting: missing pay for nothing\n"),
+        ({"failed": ["ship", "pay"]}, "  failed: missing pay\n"),
+        ({"done": [], "failed": []}, "  done: not expected: pay\n  failed: not expected: ship\n"),
     ],
 )
-def test_what_is_otherwise_is_told(kit: Kit, wrong: Any, word: str) -> None:
+def test_what_is_otherwise_is_told(kit: Kit, wrong: Any, told: str) -> None:
     created = made(kit)
     BROKEN.add("ship")
     kit.drain()
-    with pytest.raises(AssertionError) as told:
+    with pytest.raises(AssertionError) as raised:
         assert_flow(kit.session, created.id, **wrong)
     pay, ship, thank = created.task_ids.values()
-    assert str(told.value) == (
-        f"Other steps are {word} in flow {created.id} (order):\n  pay ({pay}) succeeded\n"
+    assert str(raised.value) == (
+        f"Flow {created.id} (order) stands otherwise:\n{told}Its steps:\n  pay ({pay}) succeeded\n"
         f"  ship ({ship}) failed: Fail: no money\n  thank ({thank}) waits for ship"
     )
 
@@ -133,7 +138,7 @@ def test_a_step_that_waits_for_an_event_is_asserted_sent_and_timed_out(kit: Kit)
     kit.drain()
     waiting = {"ship": ["event order:7/ok"], "thank": ["ship"]}
     assert_flow(kit.session, created.id, done=["pay"], waiting=waiting, failed=[])
-    with pytest.raises(AssertionError, match="waits for event order:7/ok until in"):
+    with pytest.raises(AssertionError, match=r"for event order:7/ok until [\d-]+ [\d:]+Z \(in"):
         assert_flow(kit.session, created.id, waiting={})
     travel("47h", kit.session)
     kit.drain()
@@ -179,3 +184,20 @@ def test_a_drain_runs_the_items_of_a_map(kit: Kit) -> None:
     created = create_flow(kit.session, flow)
     assert kit.drain().of("read").succeeded[0].result == [2, 4]
     assert_flow(kit.session, created.id, done=["list", "doubled", "read"], waiting={}, failed=[])
+    for wrong in ({"done": ["doubled[0]"]}, {"waiting": {"doubled[0]": ["list"]}}):
+        with pytest.raises(ValueError, match=r"name the map. Given was doubled\[0\]"):
+            assert_flow(kit.session, created.id, **wrong)
+
+
+def test_a_branch_that_is_not_needed_is_no_failure_of_a_drain(kit: Kit) -> None:
+    kit.handler("pay")(lambda ctx: None)
+    flow = Flow("order")
+    sorry = flow.step("sorry", "pay", needs=failed(flow.step("pay", "pay")))
+    flow.step("more", "pay", needs=sorry)
+    create_flow(kit.session, flow)
+    drained = kit.drain().assert_succeeded()
+    assert [run.error for run in drained.set_aside] == [None, None]
+
+    create_task(kit.session, "pay", enabled=False)
+    with pytest.raises(AssertionError, match="disabled: The task was disabled"):
+        kit.drain().assert_succeeded()

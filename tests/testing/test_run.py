@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.flows import StepEnd
 from tasks_app.domain.handlers.outcomes import Fail, Snooze
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
@@ -247,6 +248,39 @@ def test_steps_of_an_async_handler_work_without_a_session(registry: Registry) ->
         return [await ctx.step("a", seven), await ctx.step("kept", seven)]
 
     assert run(read, steps={"kept": 8, "night": None}) == [7, 8]
+
+
+def test_a_step_has_the_needs_and_events_that_are_given() -> None:
+    ctx = make_context(
+        needs={"pay": {"card": 7}, "mail": StepEnd.FAILURE},
+        events={"ok": {"order_id": 7}, "late": None},
+    )
+    assert (ctx.need("pay"), ctx.need("pay", dict[str, str | int])) == ({"card": 7}, {"card": 7})
+    assert {name: step.end for name, step in ctx.needs().items()} == {
+        "pay": "success",
+        "mail": "failure",
+    }
+    assert ctx.need("mail") is None
+    assert ctx.event("ok", Points) == ctx.wait_event("ok", kind=Points) == Points(order_id=7)
+    assert ctx.event("late") is ctx.wait_event("late", "5d") is None
+    with pytest.raises(TasksError, match="needs pay, mail, and not 'ship'"):
+        ctx.need("ship")
+    with pytest.raises(TasksError, match="waits for ok, late, and not 'no'"):
+        ctx.event("no")
+
+
+def test_an_async_step_awaits_what_is_given(kit: Kit, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def read(ctx: AsyncTaskContext) -> list[Any]:
+        return [
+            (await ctx.needs())["pay"].result,
+            await ctx.need("pay"),
+            await ctx.event("ok"),
+            await ctx.wait_event("late", "5d"),
+        ]
+
+    given: Any = {"needs": {"pay": 1}, "events": {"ok": {}, "late": None}}
+    assert run(read, **given) == run(read, session=kit.session, **given) == [1, 1, {}, None]
 
 
 def test_chunks_and_locks_work_in_it(kit: Kit) -> None:

@@ -81,7 +81,6 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in _OF_ROW} | groups
     if row.put_off:
         shown |= {"due_at": row.own_date, "scan_at": None, "held": row.held or None}
-        shown["waits_for"] = row.waits_for and count(row.waits_for, "need")
     if facts.last is not None:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:

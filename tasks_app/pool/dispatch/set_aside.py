@@ -21,7 +21,8 @@ SWEEP_TASKS = move_out(
     SELECT {WITH_ITS_DATE},
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
-        CASE WHEN NOT p.enabled THEN 'disabled' ELSE 'expired' END AS kind,
+        CASE WHEN p.enabled THEN 'expired'
+             WHEN p.sub_status IS DISTINCT FROM 'not needed any more' THEN 'disabled' END AS kind,
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END
             AS message,

@@ -412,9 +412,10 @@ class TaskContext(Generic[SessionT_co]):
             TasksError: this task does not need that step.
             pydantic.ValidationError: the result is not of that type.
         """
-        from tasks_app.runtime.handlers.needs import read_needs, result_of  # noqa: PLC0415  it is rare
+        from tasks_app.runtime.handlers.needs import result_of  # noqa: PLC0415  it is rare
 
-        needs: Any = read_needs(self._given(), self.task_id)
+        step_of: Any = self
+        needs = step_of.needs()
         if not self._access.is_async:
             return result_of(needs, step, kind)
 
