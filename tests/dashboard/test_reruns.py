@@ -155,6 +155,8 @@ def test_a_flow_is_undone_after_a_look(engine: Engine, settings: Settings) -> No
     page = operator.get(answer.headers["location"]).text
     shows(page, "2 steps will be undone: ship, pay.")
     assert f"/flows/{made.id}/undo" not in page, "it was asked for"
+    shows(text_of(page), "· undone")
+    assert "Rerun from here" not in page, "what was undone is created anew"
     answer = operator.act(f"/flows/{made.id}/undo")
     shows(operator.get(answer.headers["location"]).text, "It was undone before; nothing was")
     assert "no stock" in operator.get("/audit").text

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.config.setting_sources import masked
 from tasks_app.domain.events import StoredEvent
 from tasks_app.domain.flows import (
-    UNDO_STEP,
     FlowProgress,
     FlowState,
     FlowStep,
@@ -20,7 +19,9 @@ from tasks_app.domain.flows import (
     StepEnd,
     WhenFailed,
     is_item,
+    is_undone,
     to_mend,
+    undoes,
 )
 from tasks_app.domain.tasks.masks import Masks
 from tasks_app.domain.tasks.states import State
@@ -84,14 +85,18 @@ class FlowPage:
         return "WAITING" if event.key in self.open_events else "NOT SENT"
 
     @property
+    def undone(self) -> bool:
+        """Whether it was undone, or is."""
+        return is_undone(line.step for line in self.steps)
+
+    @property
     def may_undo(self) -> bool:
         """Whether steps can be undone, and nobody has asked for that."""
-        steps = [line.step for line in self.steps]
-        return any(step.undo for step in steps) and all(step.name != UNDO_STEP for step in steps)
+        return not self.undone and any(line.step.undo for line in self.steps)
 
-    @staticmethod
-    def may_rerun(step: FlowStep) -> bool:
-        return step.end is not None and not is_item(step.name)
+    def may_rerun(self, step: FlowStep) -> bool:
+        may = undoes(step.name) if self.undone else not is_item(step.name)
+        return may and step.end is not None
 
     @property
     def items(self) -> int:
