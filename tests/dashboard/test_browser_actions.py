@@ -302,12 +302,12 @@ def test_an_event_is_approved_and_another_one_sent(page: Page, engine: Engine) -
     page.goto(f"/flows/{made.id}")
     page.locator(".decide").first.get_by_label("Why").first.fill(WHY)
     page.get_by_role("button", name="Approve order:7/fraud").click()
-    expect(page.get_by_text("It is sent.")).to_be_visible()
+    expect(page.get_by_text("It is sent; 1 task waits for it.")).to_be_visible()
     page.goto(f"/tasks/{made.task_ids['ship']}")
     page.locator(".decide summary").click()
     page.locator(".decide").get_by_label("Payload").fill('{"limit": 100}')
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(page.get_by_text("It is sent.")).to_be_visible()
+    expect(page.get_by_text("It is sent; 1 task waits for it.")).to_be_visible()
     sent = "SELECT string_agg(key || payload || coalesce(why, ''), ' ' ORDER BY key)"
     assert one(engine, f"{sent} FROM task_event") == (
         f'order:7/fraud{{"approved": true}}{WHY} order:7/limit{{"limit": 100}}'

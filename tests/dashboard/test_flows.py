@@ -363,7 +363,14 @@ def test_an_operator_decides_on_an_event(
     answer = operator.act("/events/order%3A7%2Ffraud/send", given)
     assert answer.headers["location"] == f"/flows/{made.id}"
     page = operator.get(answer.headers["location"]).text
-    shows(text_of(page), "It is sent;", "SENT", "bob (dashboard)", "called them", "approved&#34;:")
+    shows(
+        text_of(page),
+        "It is sent; 1 task waits",
+        "SENT",
+        "bob (dashboard)",
+        "called them",
+        "approved&#34;:",
+    )
     assert "/events/" not in page
     facts = text_of(operator.get(f"/tasks/{made.task_ids['ship']}").text)
     shows(facts, "order:7/fraud: sent", "by bob (dashboard): called them")
