@@ -90,7 +90,7 @@ def test_an_event_is_sent_from_the_page_of_its_flow(engine: Engine, browser: Bro
     ends(engine, made, "check")
     assert states(browser, made)["pay"] == "WAITING"
     page = browser.get(f"/flows/{made.id}").text
-    shows(text_of(page), "event order:7/ok (open, until in")
+    shows(text_of(page), "event order:7/ok (open, time-out in")
     shows(page, "Send order:7/ok", 'action="/events/order%3A7%2Fok/send"')
     done = browser.act("/events/order%3A7%2Fok/send", {"payload": "{}", "why": "called"})
     shows(browser.get(done.headers["location"]).text, "It is sent; 1 task waits for it.")
