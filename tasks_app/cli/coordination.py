@@ -267,7 +267,7 @@ def events() -> None:
 @click.option("--waiting", is_flag=True, help="Only those that tasks wait for.")
 @output.json_option
 def list_events(most: int, *, waiting: bool, json_: bool) -> None:
-    """List events that tasks wait for, the longest wait first; then those that were sent."""
+    """List events that tasks wait for, then those that were sent."""
     with transaction() as connection:
         found = event_rows.find(connection, most, waiting=waiting)
         now = database_now(connection)

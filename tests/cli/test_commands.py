@@ -364,7 +364,7 @@ LOOKS = """
 list show explain stats audit report doctor config healthz metrics alerts.list alerts.watch
 errors.show limits.list queues.list queues.show breakers.list encryption.status schedules.list
 schedules.preview schedules.show batch.list batch.partitions batch.plan batch.show batch.validate
-locks.list locks.report locks.waits groups.list groups.show flows.list flows.show
+locks.list locks.report locks.waits groups.list groups.show flows.list flows.show events.list
 notify.status db-scheduler.status urls
 grants encryption.new-key
 """

@@ -378,4 +378,4 @@ def test_it_passes(project: Path, database_url: str, tmp_path: Path) -> None:
         timeout=100,
     )
 
-    assert "12 passed" in done.stdout, done.stdout + done.stderr
+    assert "13 passed" in done.stdout, done.stdout + done.stderr

@@ -35,7 +35,7 @@ STATEMENTS = {
     "rescue": r"p\.lease_until < ",
     "scan": r"AS priorities",
     "hold": r"INSERT INTO task_lease",
-    "sweep": r"'expired' END AS kind",
+    "sweep": r"WHEN p.enabled THEN 'expired'",
     "pace": r"INSERT INTO task_pace",
 }
 """What each of our statements is recognised by."""

@@ -265,6 +265,8 @@ def test_no_column_keeps_a_value_that_the_list_says_is_erased(bench: Bench, by: 
         "INSERT INTO task_flow_step (flow_id, step, task_id, task_name) VALUES (-1, 's', :id, 't')"
     )
     bench.sql(step, id=done)
+    bench.sql("INSERT INTO task_event (key, payload, sent_at) VALUES ('k', '{}', now())")
+    bench.sql("INSERT INTO task_event_wait (task_id, key) VALUES (:id, 'k')", id=done)
     bench.sql("INSERT INTO task_step (task_id, name, result) VALUES (:id, 's', '1')", id=done)
     with bench.engine.begin() as connection:
         note(connection, "edit", {"why": "-"}, patch={"-": 1}, ids=[done, failed])

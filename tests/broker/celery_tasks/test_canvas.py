@@ -452,7 +452,7 @@ def linked_group() -> Any:
         (lambda: refusal(linked_group()), "options.link is given to a group. Allowed: a chord"),
         (lambda: refusal(a.s(1).on_error(new_errback.s())), "options.link_error calls new_errback"),
         (lambda: refusal(a.s(1).on_error(a.s() | b.s())), "options.link_error is a chain. Allowed"),
-        (lambda: refusal(chord([a.s(n) for n in range(101)], b.s())), "steps.102 b.needs are 101"),
+        (lambda: refusal(chord([a.s(n) for n in range(1001)], b.s())), "steps are more than 1000"),
         (lambda: refusal(a.s(1) | b.s(), then=NewTask("t")), "task is a chain. Allowed: a single"),
     ],
 )  # fmt: skip

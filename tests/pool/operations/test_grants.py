@@ -327,6 +327,7 @@ TRY = """
                 EXECUTE each;
                 done := done || to_jsonb(number);
             EXCEPTION WHEN insufficient_privilege THEN NULL;
+                WHEN not_null_violation THEN done := done || to_jsonb(number);
             END;
             number := number + 1;
         END LOOP;

@@ -330,7 +330,7 @@ def with_steps(*steps: Any) -> Flow:
         (lambda: with_steps(("a", ()), ("a", ())), "steps.a", "is there twice"),
         (lambda: with_steps(("", ())), "step", "is ''"),
         (lambda: with_steps(("a", 7)), "steps.a.needs", "are 7"),
-        (lambda: with_steps(("a", [f"s{n}" for n in range(101)])), "steps.a.needs", "are 101"),
+        (lambda: with_steps(("a", [f"s{n}" for n in range(1001)])), "steps.a.needs", "are 1001"),
         (lambda: Flow(""), "flow.name", "is ''"),
         (lambda: with_steps(*((f"s{n}", ()) for n in range(1001))), "steps", "more than 1000"),
     ],

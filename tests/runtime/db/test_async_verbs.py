@@ -100,12 +100,15 @@ async def flows(caller: Any, _: Bench) -> list[Any]:
     cancelled = await tasks_app.acancel_flow(caller, made.id)
     again = await tasks_app.arerun_flow(caller, made.id, from_="a")
     undone = await tasks_app.aundo_flow(caller, made.id)
+    sent = await tasks_app.asend_event(caller, "order:7/paid")
+    paid = await tasks_app.aget_event(caller, "order:7/paid")
     return [
         {each.name: each.task_id for each in progress.steps} == made.task_ids | added,
         [each.id for each in await tasks_app.alist_flows(caller)] == [made.id],
         cancelled.cancelled == 3,
         again == ["a", "b", "c"],
         undone == [],
+        sent and [paid] == await tasks_app.alist_events(caller),
     ]
 
 
