@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.flows import MAP_TASK, UNDO_TASK
 from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.pool.runs.claim import Claimer
 from tasks_app.runtime.db.errors import patience_s
@@ -77,7 +78,8 @@ class Executor:
         self.poller = Poller(parts, self._claimant)
         self._forwarder = Forwarder(parts)
         self._one_at_a_time = settings.async_concurrency == 1 and inflight.threads == 1
-        self._async_lately = not self._claimant.plain.names
+        # Each worker has those two.
+        self._async_lately = set(self._claimant.plain.names) <= {MAP_TASK, UNDO_TASK}
         self._filled_at = 0.0
         self._look_around_at: dict[str, float] = {}
         """By queue, when the scan sent nothing of it that was to do."""
