@@ -372,7 +372,8 @@ def granted(kind: RoleKind, possible: Iterable[Right]) -> set[Right]:
             r'GRANT (.+?) ON (?:SEQUENCE |FUNCTION )?(.+) TO "x";', grant
         ).groups()
         for what, columns in re.findall(r"([A-Z]+)(?: \(([^)]*)\))?", whats):
-            whole = re.sub(r", (bigint|text|jsonb|\w+\[\])", r",\1", on)  # a function with its types
+            # a function with its types
+            whole = re.sub(r", (bigint|text|jsonb|\w+\[\])", r",\1", on)
             for table in re.findall(r"\w+(?:\([^)]*\))?", whole):
                 named = columns.split(", ") if columns else ()
                 said |= {
