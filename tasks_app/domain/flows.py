@@ -32,6 +32,7 @@ MOST_STEPS = 1_000  # and needs of one
 LONGEST_NAME = 100
 MOST_ITEMS = 10_000  # of one map
 MAP_TASK = "tasks_app.map"  # the name of the tasks of maps, which every worker handles
+NOT_NEEDED = "not needed any more"  # the sub-status of steps with a need that can never be met
 UNDO_TASK = "tasks_app.undo"  # the name of the tasks that undo flows, likewise
 UNDO_STEP = "undo"  # the name of their steps; those of what they create begin with it and a colon
 _ITEM = "]"  # the end of names of items, and of no other steps

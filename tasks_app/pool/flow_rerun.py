@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.flows import FlowProgress, FlowState, FlowStep, StepEnd
+from tasks_app.domain.flows import NOT_NEEDED, FlowProgress, FlowState, FlowStep, StepEnd
 from tasks_app.domain.operations import NO_AUTHOR, Author, BulkAction
 from tasks_app.domain.rerun import steps_from, told
 from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
@@ -68,8 +68,8 @@ _FREE = text(f"""
         scan_at = CASE WHEN p.waits_for > 0 THEN p.held_due_at ELSE p.scan_at END,
         held_due_at = CASE WHEN p.waits_for > 0 THEN NULL ELSE p.held_due_at END,
         waits_for = NULL,
-        enabled = p.enabled OR p.sub_status IS NOT DISTINCT FROM 'not needed any more',
-        sub_status = nullif(p.sub_status, 'not needed any more')
+        enabled = p.enabled OR p.sub_status IS NOT DISTINCT FROM '{NOT_NEEDED}',
+        sub_status = nullif(p.sub_status, '{NOT_NEEDED}')
     WHERE p.id = ANY(CAST(:ids AS bigint[]))""")
 # Those that wait for it again have their time-outs before them again.
 _BEGIN_TIME_OUTS_ANEW = text(f"""

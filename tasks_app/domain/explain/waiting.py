@@ -13,7 +13,7 @@ from tasks_app.domain.explain.facts import MOST_AHEAD, RunBy, StoredRow, TaskFac
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
 from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind
-from tasks_app.domain.flows import After, StepOfFlow, step_in_words, to_mend
+from tasks_app.domain.flows import After, StepEnd, StepOfFlow, step_in_words, to_mend
 from tasks_app.domain.tasks.states import Event
 
 _LEAST = 2  # connections of a child: one of its own, one for the running handler
@@ -89,6 +89,8 @@ def _items_of(of: StepOfFlow) -> Finding | None:
 def disabled(facts: TaskFacts, row: StoredRow) -> Finding | None:
     if row.enabled:
         return None
+    if facts.step_of is not None and facts.step_of.step.end is StepEnd.UNNEEDED:
+        return ok("disabled", "Its flow does not need it any more", "Nothing to do; it is skipped")
     then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
     at = "" if row.put_off else f", {instant_in_words(row.due_at, facts.now)}"
     advice = f"To run it anyway: tasks-app enable {row.id}"

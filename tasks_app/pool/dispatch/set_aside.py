@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.limits import WaitingReason
+from tasks_app.domain.flows import NOT_NEEDED
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import found_task_by_task, row_by_row, task_by_task
 from tasks_app.pool.fragments.conditions import is_free, queue_runs
@@ -22,7 +23,7 @@ SWEEP_TASKS = move_out(
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
         CASE WHEN p.enabled THEN 'expired'
-             WHEN p.sub_status IS DISTINCT FROM 'not needed any more' THEN 'disabled' END AS kind,
+             WHEN p.sub_status IS DISTINCT FROM '{NOT_NEEDED}' THEN 'disabled' END AS kind,
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END
             AS message,

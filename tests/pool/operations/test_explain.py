@@ -18,7 +18,7 @@ from tasks_app.domain.explain.explanation import RULES, Explanation, explain, wh
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.flow_control.limits import GateKind, Limit
-from tasks_app.domain.flows import Flow
+from tasks_app.domain.flows import Flow, failed
 from tasks_app.domain.locks import LockRequest, lock_parts
 from tasks_app.domain.queues import parse_window
 from tasks_app.domain.tasks.run import Cause
@@ -123,6 +123,19 @@ class TestSteps:
         assert expired.fact.endswith("Z), unless its needs are met before")
         assert "not due" not in subjects(healthy, ship, now=now)
         assert said.facts["held"]
+
+    def test_a_step_that_its_flow_does_not_need_is_not_to_be_enabled(
+        self, healthy: Connection
+    ) -> None:
+        flow = Flow("order")
+        flow.step("sorry", "t", needs=failed(flow.step("pay", "t")))
+        made = create_flow(healthy, flow)
+        settle.settle_one(healthy, ending(claimed_task(healthy, made.task_ids["pay"])))
+        found = ask(healthy, made.task_ids["sorry"]).findings
+        (said,) = (finding for finding in found if finding.subject == "disabled")
+        assert said.level is Level.OK
+        assert said.fact == "Its flow does not need it any more"
+        assert "enable" not in said.advice
 
 
 class TestOver:
