@@ -14,9 +14,11 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
 
 _ANY = text("SELECT id FROM task_pending ORDER BY random() LIMIT 20")
-_CANCELLED = text(
-    "SELECT id FROM task_completed WHERE state = 'CANCELLED' ORDER BY random() LIMIT 10"
-)
+_CANCELLED = text("""
+    SELECT id FROM task_completed WHERE state = 'CANCELLED' AND queue <> 'aside'
+    ORDER BY random() LIMIT 10
+""")
+"""Without those of the queue that stays paused: nobody would ever run them."""
 _ASIDE = text("SELECT id FROM task_pending WHERE queue = 'aside'")
 _SHARED = "torture"
 _ODD = {

@@ -11,6 +11,8 @@ _OWN = "biz_key IS NULL"
 _FACTS = text(f"""
     SELECT
         (SELECT count(*) FROM task_pending) AS unfinished,
+        (SELECT string_agg(DISTINCT concat_ws(' ', p.name, p.state, p.queue, p.parked_kind), ', ')
+            FROM task_pending p) AS which,
         (SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED' AND {_OWN})
             AS succeeded,
         (SELECT count(*) FROM task_completed WHERE state = 'CANCELLED' AND {_OWN})
@@ -46,7 +48,7 @@ def judge(connection: Connection, committed: int, *, cancels: bool = False) -> l
     wanted = committed - f.cancelled * cancels
     return [
         Check("every committed task is in a terminal pool", terminal == committed, terminal),
-        Check("none is left in the pending pool", f.unfinished == 0, f.unfinished),
+        Check("none is left in the pending pool", f.unfinished == 0, f.which or 0),
         Check("no id lies in two pools", f.ids == f.rows, f.ids),
         Check("all that nobody cancelled succeeded", f.succeeded == wanted, f.succeeded),
         Check("each of them has its effect", f.tasks_with_effect == wanted, f.tasks_with_effect),
