@@ -8,12 +8,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.queues import check_load_gate
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.connection.sessions import read_only_transaction
 from tasks_app.pool.flow_control.queue_settings import load_gates_in_use, update_load_gates
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import load_handlers
 
 log = quiet_logger(__name__)
 LoadGate: TypeAlias = Callable[[Connection], Any]
@@ -56,7 +58,8 @@ def load_gate(name: str) -> Callable[[G], G]:
 class LoadGates:
     """Those of the process that scans."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._modules = settings.modules
         self._database = database
         self._problems: dict[str, str] = {}  # that were logged, by name
 
@@ -73,11 +76,13 @@ class LoadGates:
             )
 
     def _says_yes(self, name: str) -> bool:
-        function = LOAD_GATES.get(name)
-        if function is None:
-            self._warn(name, "no function of this process has that name; see TASKS_APP_IMPORTS")
-            return False
         try:
+            if name not in LOAD_GATES:
+                load_handlers(self._modules)  # beat has not done so
+            function = LOAD_GATES.get(name)
+            if function is None:
+                self._warn(name, "no module of TASKS_APP_IMPORTS declares it")
+                return False
             with read_only_transaction(self._database.engine, LONGEST) as connection:
                 answer = bool(function(connection))
         except Exception as error:

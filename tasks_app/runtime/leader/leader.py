@@ -177,7 +177,7 @@ class Duties:
         self._watcher = Watcher(settings, database, holder)
         self._scheduler = Scheduler(database)
         self._admission = AdmissionControl(database)
-        self._load_gates = LoadGates(database)
+        self._load_gates = LoadGates(settings, database)
         self._database = database
 
     def check(self, seen: IdleCheck | None = None) -> Checked:

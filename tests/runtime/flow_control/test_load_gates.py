@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_queue_runs_only_while_it_says_so(bench: Bench) -> None:
     bench.succeeding()
     bench.do(change_queue, "default", only_while=GATE)
     load_gate(GATE)(answer)
-    gates = LoadGates(bench.database())
+    gates = LoadGates(bench.settings(), bench.database())
     assert shut(bench, gates) is None
     bench.run_one()
     assert shut(bench, gates) == "load"
@@ -75,7 +76,7 @@ def sleeps(connection: Connection) -> bool:
 @pytest.mark.parametrize(
     ("gate", "problem"),
     [
-        (None, "no function of this process has that name; see TASKS_APP_IMPORTS"),
+        (None, "no module of TASKS_APP_IMPORTS declares it"),
         (fails, "it raised ValueError: no replica"),
         (writes, "it raised ReadOnlySqlTransaction: "),
         (sleeps, "it raised QueryCanceled: "),
@@ -90,7 +91,7 @@ def test_without_an_answer_it_stays_shut_and_the_log_says_why_once(
     bench.do(change_queue, "default", only_while=GATE)
     if gate is not None:
         load_gate(GATE)(gate)
-    gates = LoadGates(bench.database())
+    gates = LoadGates(bench.settings(), bench.database())
     assert shut(bench, gates) == "load"
     assert shut(bench, gates) == "load"
     said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
@@ -126,3 +127,15 @@ def test_the_process_that_scans_asks_it(bench: Bench) -> None:
     idle[0] = True
 
     until(lambda: bench.state(task_id) == "SUCCEEDED", 15)
+
+
+def test_a_process_that_has_no_handlers_imports_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_a_gate.py").write_text(
+        "from tasks_app import load_gate\nload_gate('business_is_idle')(lambda connection: True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    bench.do(change_queue, "default", only_while=GATE)
+    beat = LoadGates(bench.settings(imports="module_of_a_gate"), bench.database())
+    assert shut(bench, beat) is None
