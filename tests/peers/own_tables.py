@@ -79,8 +79,8 @@ NOTICE = OldTable(
     schema=f"""
     CREATE TABLE notice_waiting {_POOL} CREATE TABLE notice_finished {_POOL}
     CREATE TABLE notice_error {_POOL} CREATE TABLE notice_sent (key text);""",
-    insert="INSERT INTO notice_waiting (content) VALUES (jsonb_build_object('document', %(k)s::text))"
-    " RETURNING task_no AS id",
+    insert="INSERT INTO notice_waiting (content)"
+    " VALUES (jsonb_build_object('document', %(k)s::text)) RETURNING task_no AS id",
     claim="""
     UPDATE notice_waiting SET status = 2, modify_time = now() WHERE task_no = (
         SELECT task_no FROM notice_waiting WHERE status IN (0, -1) AND NOT skip
@@ -107,7 +107,8 @@ CRON = OldTable(
         status varchar(32) NOT NULL DEFAULT 'PENDING',
         next_run_time timestamptz DEFAULT now(), last_run_time timestamptz,
         retry_count int NOT NULL DEFAULT 0, max_retries int NOT NULL DEFAULT 2, error_message text,
-        created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz NOT NULL DEFAULT now());
+        created_at timestamptz NOT NULL DEFAULT now(),
+        updated_at timestamptz NOT NULL DEFAULT now());
     CREATE TABLE report (key text);""",
     insert="INSERT INTO cron_task (task_name, payload)"
     " VALUES ('report.write', jsonb_build_object('about', %(k)s::text)) RETURNING id",
@@ -117,10 +118,12 @@ CRON = OldTable(
         ORDER BY next_run_time LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING id, payload ->> 'about' AS key, retry_count AS failed""",
     succeed="""
-    UPDATE cron_task SET status = CASE WHEN cron_expression IS NULL THEN 'SUCCESS' ELSE 'PENDING' END,
+    UPDATE cron_task SET
+        status = CASE WHEN cron_expression IS NULL THEN 'SUCCESS' ELSE 'PENDING' END,
         next_run_time = next_run_time + interval '5s', updated_at = now() WHERE id = %(id)s""",
     fail="""
-    UPDATE cron_task SET status = CASE WHEN retry_count < max_retries THEN 'PENDING' ELSE 'FAILED' END,
+    UPDATE cron_task SET
+        status = CASE WHEN retry_count < max_retries THEN 'PENDING' ELSE 'FAILED' END,
         retry_count = least(retry_count + 1, max_retries), error_message = 'no', updated_at = now()
     WHERE id = %(id)s""",
     effect="report",
