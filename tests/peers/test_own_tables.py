@@ -172,6 +172,12 @@ VIEWS = {
 """Rows 1 to 6: succeeded, retried, failed, cancelled, running, waiting."""
 
 
+LATER = """
+    UPDATE task_pending SET due_at = now() + interval '1h', scan_at = now() + interval '1h'
+    WHERE failures > 0"""
+"""A retry waits at random up to 5 s; the next drain must not meet it."""
+
+
 def inserted(move: Move, key: int) -> Any:
     """Write a row as an old producer does; return its task, which is due."""
     move.sql(move.old.insert % {"k": f"'{key}'"})
@@ -188,6 +194,7 @@ def test_the_view_shows_each_state_as_the_old_table_would(name: str, session: Se
         if error is not None:
             fail_next(task.name, error)
         drain(session)
+        move.sql(LATER)
     cancel_task(session, inserted(move, 4).id)
     move.sql(ENDED[name])
     drain(session)
@@ -296,6 +303,18 @@ def test_new_code_begins_where_an_old_row_does(session: Session) -> None:
     assert (old[1], old[2]) == (9, 0)
     assert new[0] == f"5s,{old[0]}"
     assert move.rows("SELECT current_level FROM delay_task_now") == [(1,), (1,)]
+
+
+def test_what_new_writers_create_is_in_the_view(session: Session) -> None:
+    move = begun("async_task", session)
+    inserted(move, 1)
+    call = re.search(r"`(create_task\(session, \"points\.grant\".*?\))`", PAGE)
+    assert call
+    task_id = eval(call[1], {"create_task": create_task, "session": session})
+    assert move.seen("id, key_work, biz_id, biz_data, status") == [
+        (1, "points.grant", "1", "5", -2),
+        (task_id, "points.grant", "A7", "5", -2),
+    ]
 
 
 @tables
