@@ -563,6 +563,7 @@ def test_a_table_moves_while_its_workers_and_producers_run(name: str, shop: Shop
                     load.look()
                 load.grows("written", 50)
             if first:
+                until(lambda: move.sql("SELECT last_run_at FROM task_schedule"), 60, "its run")
                 disable_schedule(session, f"report.write.{TICK}")
             until(load.over, 60, "the end of all tasks")
 
