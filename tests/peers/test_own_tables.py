@@ -220,6 +220,15 @@ def test_the_view_has_the_columns_of_the_table(name: str, session: Session) -> N
         move.sql(move.old.insert.replace(old, f"{old}_now") % {"k": "'1'"})
 
 
+def test_a_business_id_is_found_by_our_index(session: Session) -> None:
+    move = begun("async_task", session)
+    move.sql("SET LOCAL enable_seqscan = off")
+    plan = move.rows("EXPLAIN SELECT * FROM async_task_now WHERE biz_id = '7'")
+    read = {index for (line,) in plan for index in re.findall(r" on (task_\w+)", line)}
+    by_key = {table for (line,) in plan for table in re.findall(r"biz_key\w* on (task_\w+)", line)}
+    assert {"task_pending", "task_completed_default", "task_error"} < read == by_key
+
+
 @tables
 def test_what_waits_goes_there_and_back_as_it_is(name: str, session: Session) -> None:
     move = Move(name, session)
@@ -460,6 +469,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
         ).fetchone()
         connection.execute(drops[0] if drops else "")
         connection.execute("TRUNCATE task_pending, task_completed, task_error, task_attempt")
+        connection.execute("DELETE FROM task_schedule")
 
 
 FAULTS = """
