@@ -22,6 +22,8 @@ AUDIT = """
 """
 """Which rows producers committed, and each attempt at one, whatever became of it."""
 PAUSE_S = 0.01
+BETWEEN_S = 0.05
+"""Rows of a producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def produce(url: str, old: OldTable, until: Until) -> None:
                 connection.commit()
             else:
                 connection.rollback()
-            time.sleep(PAUSE_S)
+            time.sleep(BETWEEN_S)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
-"""The guide from tables of one's own: its SQL is read from the page, and runs beside old code."""
+"""The guide from tables of one's own, step by step: its SQL is read from the page."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,9 +15,7 @@ from sqlalchemy.orm import Session
 from tasks_app import (
     Fail,
     cancel_task,
-    create_schedule,
     create_task,
-    disable_schedule,
     fill_fingerprints,
     list_errors,
     list_schedules,
@@ -30,28 +24,21 @@ from tasks_app import (
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain, fail_next, travel
-from tests.clock import until
-from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, plain_url
-from tests.peers.own_tables import ASYNC, AUDIT, OLD, always_fails, write
-from tests.peers.shops import Shop
+from tests.peers.own_tables import ASYNC
+from tests.peers.own_tables_guide import (
+    BACK,
+    EXAMPLES,
+    IMPORTS,
+    PAGE,
+    SCHEDULES,
+    SQL,
+    Move,
+    functions,
+    tables,
+)
 from tests.pool.database import bare_database
 from tests.servers import Databases, named
-
-PAGE = text_of("docs/from/own-tables.md")
-SQL = dict(
-    re.findall(
-        r"^-- ((?:common|whole|left|rename|redirect|move|failed)(?: \w+)?)\n(.*?)(?=^-- [a-z]|\Z)",
-        "".join(blocks(PAGE, "sql")),
-        re.DOTALL | re.MULTILINE,
-    )
-)
-"""What runs, by its name on the page."""
-EXAMPLES, SCHEDULES, BACK = blocks(PAGE, "python")
-IMPORTS = "from sqlalchemy import text\nfrom tasks_app import TaskContext, handler\n\n"
-KEYS = {"notice": "task_no"}
-"""The column with the id, where it has another name."""
-tables = pytest.mark.parametrize("name", OLD)
 
 
 @pytest.fixture(scope="module")
@@ -59,39 +46,6 @@ def database(databases: Databases) -> Iterator[Database]:
     """One of its own: the guide lets ids begin higher, which no rollback takes back."""
     with bare_database(databases, "own_tables", "SELECT 1") as database:
         yield database
-
-
-class Move:
-    """The guide's steps, on one connection, which may be in a transaction of its own."""
-
-    def __init__(self, name: str, session: Session) -> None:
-        self.name, self.old, self.session = name, OLD[name], session
-        self.key = KEYS.get(name, "id")
-        self.view = "notice_now" if name == "notice" else f"{self.old.table}_now"
-
-    def sql(self, statements: str, *values: Any) -> Any:
-        """Send them as psql would; return the first column of the first row, if there is one."""
-        raw: Any = self.session.connection().connection.driver_connection
-        cursor = raw.execute(statements, values or None)
-        row = cursor.fetchone() if cursor.description else None
-        return row and row[0]
-
-    def run(self, script: str) -> Any:
-        return self.sql(SQL[script if script == "common" else f"{script} {self.name}"])
-
-    def named(self, script: str) -> str:
-        """A script that the page shows for one table."""
-        found = SQL[script].replace("async_task_now", self.view)
-        found = re.sub(r"\bid\b(?!')", self.key, found)
-        for old, new in (("'async_task'", f"'{self.name}'"), ("async_task", self.old.table)):
-            found = found.replace(old, new)
-        return found
-
-    def rows(self, query: str) -> list[Any]:
-        return [tuple(row) for row in self.session.execute(text(query))]
-
-    def seen(self, columns: str, view: str = "") -> list[Any]:
-        return self.rows(f"SELECT {columns} FROM {view or self.view} ORDER BY {self.key}")
 
 
 @pytest.fixture
@@ -115,15 +69,6 @@ def begun(name: str, session: Session) -> Move:
     move.run("common")
     move.run("redirect")
     return move
-
-
-def functions(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {
-        "Session": Session, "text": text, "create_schedule": create_schedule,
-        "create_task": create_task, "cancel_task": cancel_task,
-    }  # fmt: skip
-    exec(compile(code, "guide", "exec"), names)
-    return names
 
 
 ENDED = {
@@ -446,182 +391,3 @@ def test_the_trigger_comes_after_writers_that_were_there_before(committed: str) 
         writer.commit()
         assert owner.execute("SELECT id FROM async_task").fetchall() == [(1,)]
         assert owner.execute(SQL["move async_task"]).fetchone() == (1,)
-
-
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
-    """Its tables are dropped afterwards."""
-    shop = Shop(tmp_path, Path(sys.executable).parent, database.engine, "")
-    shop.environment["TASKS_APP_IMPORTS"] = "shop.handlers,shop.faults"
-    shop.write(handlers=IMPORTS + EXAMPLES, faults=FAULTS)
-    with psycopg.connect(shop.url, autocommit=True) as connection:
-        connection.execute(AUDIT)
-        yield shop
-        made = "SELECT string_agg(format('DROP %s %s CASCADE', kind, name), ';') FROM ({}) AS x"
-        kinds = "CASE relkind WHEN 'v' THEN 'VIEW IF EXISTS' ELSE 'TABLE IF EXISTS' END"
-        drops = connection.execute(
-            made.format(f"""
-            SELECT {kinds} AS kind, relname AS name FROM pg_class
-            WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
-            AND relname !~ '^tasks?_'
-            UNION ALL SELECT 'FUNCTION IF EXISTS', proname FROM pg_proc
-            WHERE proname IN ('move_rows', 'move_new_row', 'into_error_pool')""")
-        ).fetchone()
-        connection.execute(drops[0] if drops else "")
-        connection.execute("TRUNCATE task_pending, task_completed, task_error, task_attempt")
-        connection.execute("DELETE FROM task_schedule")
-
-
-FAULTS = """
-import os
-import psycopg
-from tasks_app import middleware
-from tests.peers.own_tables import attempt
-
-@middleware
-def fail_some(ctx, call):
-    if "schedule" not in ctx.headers:
-        with psycopg.connect(os.environ["PGDSN"], autocommit=True) as connection:
-            attempt(connection, ctx.headers["id"], "ours")
-    return call()
-"""
-SEED = 400
-TICK = 1_000_001
-"""Of a schedule; an id at which nothing fails."""
-BESIDE = {
-    "notice": "INSERT INTO notice_waiting (task_no, content, skip)"
-    " SELECT n, '{}', true FROM generate_series(2000001, 2000005) AS n",
-    "cron_task": f"""
-        INSERT INTO cron_task (id, task_name, cron_expression, payload, next_run_time)
-        VALUES ({TICK}, 'report.write', '*/5 * * * * *', '{{"about": "tick"}}',
-            date_bin('5s', now(), 'epoch') + interval '5s')""",
-}
-"""What waits beside the rows that are audited."""
-SOON = """
-    UPDATE task_pending SET due_at = now(), scan_at = now() WHERE id IN (
-        SELECT id FROM task_pending WHERE state = 'PENDING' AND due_at > now()
-        FOR UPDATE SKIP LOCKED)"""
-"""Nobody waits for a level of two days."""
-LEFT = "SELECT count(*) FROM task_pending"
-
-
-class Load:
-    """Programs of both sides, and what the guide's queries show meanwhile."""
-
-    def __init__(self, move: Move, shop: Shop) -> None:
-        self.move, self.shop, self.rows = move, shop, 0
-        self.move_schedules = functions(SCHEDULES)["move_schedules"]
-
-    @contextmanager
-    def programs(self, role: str) -> Iterator[None]:
-        with ExitStack() as running:
-            for number in (1, 2):
-                program = ("tests.peers.own_tables", role, self.move.name, f"{role}-{number}")
-                running.enter_context(self.shop.serving("-m", *program))
-            yield
-
-    def moved(self) -> int:
-        """Rows that a round has taken over."""
-        rows = self.move.run("move")
-        if self.move.name == "cron_task":
-            with Session(self.shop.engine) as session:
-                rows += self.move_schedules(session)
-        return rows
-
-    def look(self) -> None:
-        """No row is seen twice, and none is gone."""
-        [(rows, ids)] = self.move.rows(self.move.named("whole"))
-        assert rows == ids >= self.rows
-        self.rows = rows
-
-    def grows(self, what: str, by: int) -> None:
-        enough = self.move.sql(f"SELECT count(*) FROM {what}") + by
-        until(lambda: self.move.sql(f"SELECT count(*) FROM {what}") >= enough, 60, what)
-
-    def over(self) -> bool:
-        self.look()
-        self.move.sql(SOON)
-        return not self.move.sql(LEFT)
-
-
-@pytest.mark.test_all
-@pytest.mark.timeout(300, method="thread")
-@tables
-def test_a_table_moves_while_its_workers_and_producers_run(name: str, shop: Shop) -> None:
-    with (
-        shop.engine.connect() as connection,
-        Session(connection.execution_options(isolation_level="AUTOCOMMIT")) as session,
-    ):
-        move = Move(name, session)
-        seeded(move, shop)
-        first = (
-            move.sql(f"SELECT next_run_time FROM cron_task WHERE id = {TICK}")
-            if (name == "cron_task")
-            else None
-        )
-        load = Load(move, shop)
-        with shop.serving("-m", "tasks_app", "work", "-c", "2"):
-            with load.programs("produce"):
-                with load.programs("work"):
-                    load.grows("attempt", 100)
-                    move.run("common")
-                    move.run("redirect")
-                    while load.moved():
-                        load.look()
-                    load.grows("attempt WHERE by_whom = 'ours'", 20)
-                while load.moved() or move.run("failed"):
-                    load.look()
-                load.grows("written", 50)
-            if first:
-                until(lambda: move.sql("SELECT last_run_at FROM task_schedule"), 60, "its run")
-                disable_schedule(session, f"report.write.{TICK}")
-            until(load.over, 60, "the end of all tasks")
-
-        check_audit(move)
-        if first:
-            last = move.sql("SELECT last_run_at FROM task_schedule")
-            ticks = move.sql("SELECT count(*) FROM report WHERE key = 'tick'")
-            assert ticks == (last - first) / timedelta(seconds=5) + 1
-        check_names(move)
-
-
-def seeded(move: Move, shop: Shop) -> None:
-    move.sql(move.old.schema)
-    with psycopg.connect(shop.url) as connection:
-        for number in range(SEED):
-            write(connection, move.old, number)
-    if move.name in BESIDE:
-        move.sql(BESIDE[move.name])
-
-
-def check_audit(move: Move) -> None:
-    """Each row that was committed has its effect once, or as many attempts as it may have."""
-    written = dict(move.rows("SELECT id, key FROM written"))
-    failing = {row_id for row_id in written if always_fails(row_id)}
-    effects = dict(move.rows(f"SELECT key, count(*) FROM {move.old.effect} GROUP BY key"))
-    effects.pop("tick", None)
-    assert effects == {key: 1 for row_id, key in written.items() if row_id not in failing}
-    attempts = dict(move.rows(f"SELECT id, count(*) FROM attempt WHERE id <> {TICK} GROUP BY id"))
-    assert attempts == {
-        row_id: move.old.attempts if row_id in failing else 2 if row_id % 7 == 0 else 1
-        for row_id in written
-    }
-    assert move.rows("SELECT DISTINCT by_whom FROM attempt ORDER BY 1") == [("ours",), ("theirs",)]
-    errors_of = "SELECT (headers ->> 'id')::bigint FROM task_error"
-    assert {row_id for (row_id,) in move.rows(errors_of)} == failing
-    states = dict(move.rows("SELECT state, count(*) FROM task_completed GROUP BY state"))
-    assert states.get("SKIPPED", 0) == (5 if move.name == "notice" else 0)
-
-
-def check_names(move: Move) -> None:
-    """The queries of completeness, and old readers under the old name."""
-    state = "is_finished" if move.name == "delay_task" else "status"
-    still, last = move.named("left").replace("status", state).split(";")[:2]
-    over = {"async_task": [0], "notice": [], "cron_task": ["SUCCESS"], "delay_task": [1]}
-    assert [row[0] for row in move.rows(still)] == over[move.name]
-    assert move.sql(last) is not None
-    before = move.rows(move.named("whole").replace(move.view, f"{move.old.table}_now"))
-    move.sql(move.named("rename").replace(move.view, f"{move.old.table}_now"))
-    assert move.rows(f"SELECT count(*), count(*) FROM {move.old.table}") == before
-    with pytest.raises(errors.ObjectNotInPrerequisiteState):
-        move.sql(move.old.insert % {"k": "'1'"})
