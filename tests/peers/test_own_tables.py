@@ -117,17 +117,17 @@ VIEWS = {
 """Rows 1 to 6: succeeded, retried, failed, cancelled, running, waiting."""
 
 
-LATER = """
-    UPDATE task_pending SET due_at = now() + interval '1h', scan_at = now() + interval '1h'
-    WHERE failures > 0"""
-"""A retry waits at random up to 5 s; the next drain must not meet it."""
+DUE = """
+    UPDATE task_pending SET due_at = now(), scan_at = now(), retry = coalesce(retry, '1d')
+    WHERE attempt = 0"""
+"""By default a retry waits at random up to 5 s: a drain might meet it."""
 
 
 def inserted(move: Move, key: int) -> Any:
     """Write a row as an old producer does; return its task, which is due."""
     move.sql(move.old.insert % {"k": f"'{key}'"})
     task = move.session.execute(text("SELECT id, name FROM task_pending ORDER BY id DESC")).first()
-    move.sql("UPDATE task_pending SET due_at = now(), scan_at = now() WHERE attempt = 0")
+    move.sql(DUE)
     return task
 
 
@@ -139,7 +139,6 @@ def test_the_view_shows_each_state_as_the_old_table_would(name: str, session: Se
         if error is not None:
             fail_next(task.name, error)
         drain(session)
-        move.sql(LATER)
     cancel_task(session, inserted(move, 4).id)
     move.sql(ENDED[name])
     drain(session)
