@@ -23,8 +23,9 @@ from tasks_app.runtime.health_files import born_at, own_birth, process_facts
 
 SLOTS = 256
 MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes how many
-# Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages.
-HEAD = struct.Struct("=q d 160s d d q q q")
+# Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages,
+# whether it retires.
+HEAD = struct.Struct("=q d 160s d d q q q q")
 RUN = struct.Struct("=q q d d")  # id, attempt, since, kill_at
 _HEAD_SIZE = 256
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
@@ -128,7 +129,7 @@ class Scoreboard:
     def read(self, index: int) -> SlotView | None:
         at, first = head_offset(index), run_offset(index, 0)
         head = HEAD.unpack_from(self._view, at)
-        pid, born, owner, beat, hungry, places, unlisted, messages = head
+        pid, born, owner, beat, hungry, places, unlisted, messages, retires = head
         if pid == 0:
             return None
         listed = RUN.iter_unpack(self._view[first : first + places * RUN.size])
@@ -148,6 +149,7 @@ class Scoreboard:
             unlisted,
             tuple((since, until) for _, _, since, until in runs),
             killed if killed_pid == pid else 0.0,
+            bool(retires),
         )
 
     @contextmanager
@@ -184,6 +186,7 @@ class Slot:
         self._unlisted: set[Run] = set()
         self._lock = threading.Lock()
         self._left = False
+        self._retires = False
 
     @property
     def stage(self) -> Stage:
@@ -266,6 +269,12 @@ class Slot:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
 
+    def retire(self) -> None:
+        """Note that this child claims nothing more: its parent may start the next one."""
+        with self._lock:
+            self._retires = True
+            self._write()
+
     def free(self) -> None:
         """Free the record. From now on nothing is written to it: it may be another child's."""
         with self._lock:
@@ -279,7 +288,7 @@ class Slot:
     def _write(self) -> None:
         if self._left:
             return
-        runs = self._places_used, len(self._unlisted), self._messages
+        runs = self._places_used, len(self._unlisted), self._messages, self._retires
         owner = self.owner.encode()[:160]
         record = HEAD.pack(self._pid, self._born, owner, self._beat, self._hungry, *runs)
         self._file.write(head_offset(self._index), record)
@@ -304,6 +313,8 @@ class SlotView:
     """Of each of ``running``: since when, and until when it may run."""
     killed: float = 0.0
     """When the parent killed the child, as a run was past its hard limit; 0: it did not."""
+    retires: bool = False
+    """Whether it claims nothing more, and ends after what it has."""
 
     def past(self, at: float) -> dict[Run, float]:
         """Return the runs that were past their hard limits then, with these limits in seconds."""
