@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -46,6 +47,7 @@ from tasks_app.runtime.worker.standalone import RecycleLimits, run_work
 from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 
 log = quiet_logger(__name__)
+END_PATIENCE_S = 5  # how long threads and exit functions may take at the end of a process
 MOST = 64  # processes of a worker, or threads in each
 
 
@@ -201,10 +203,14 @@ def work(
             given, queues=queues, threads=threads, drain=drain, handle_signals=True, limits=limits
         )
         status = RECYCLED if recycled else 0
-    finally:  # a handler's thread or executor that lives on does not keep the process
-        timer = threading.Timer(5.0, _end, (status,))
+    finally:  # what a handler left and that lives on does not keep the process
+        timer = threading.Timer(END_PATIENCE_S, _end, (status,))
         timer.daemon = True
         timer.start()
+        # If it lets no thread run, or the interpreter has ended:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        signal.alarm(2 * END_PATIENCE_S)
     sys.exit(status)
 
 

@@ -65,6 +65,12 @@ class Scoreboard:
         taken = (index for index, pid in enumerate(_PIDS.unpack_from(self._view)) if pid)
         return [view for view in map(self.read, taken) if view is not None]
 
+    def retiring(self) -> set[int]:
+        """Return the pids of children that claim nothing more while their worker goes on."""
+        taken = (index for index, pid in enumerate(_PIDS.unpack_from(self._view)) if pid)
+        heads = (HEAD.unpack_from(self._view, head_offset(index)) for index in taken)
+        return {pid for pid, *_, retires in heads if retires}
+
     @property
     def stage(self) -> Stage:
         return Stage(self._map[_STAGE_AT])
@@ -129,7 +135,7 @@ class Scoreboard:
     def read(self, index: int) -> SlotView | None:
         at, first = head_offset(index), run_offset(index, 0)
         head = HEAD.unpack_from(self._view, at)
-        pid, born, owner, beat, hungry, places, unlisted, messages, retires = head
+        pid, born, owner, beat, hungry, places, unlisted, messages, _ = head
         if pid == 0:
             return None
         listed = RUN.iter_unpack(self._view[first : first + places * RUN.size])
@@ -149,7 +155,6 @@ class Scoreboard:
             unlisted,
             tuple((since, until) for _, _, since, until in runs),
             killed if killed_pid == pid else 0.0,
-            bool(retires),
         )
 
     @contextmanager
@@ -313,8 +318,6 @@ class SlotView:
     """Of each of ``running``: since when, and until when it may run."""
     killed: float = 0.0
     """When the parent killed the child, as a run was past its hard limit; 0: it did not."""
-    retires: bool = False
-    """Whether it claims nothing more, and ends after what it has."""
 
     def past(self, at: float) -> dict[Run, float]:
         """Return the runs that were past their hard limits then, with these limits in seconds."""

@@ -5,24 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.runtime.health_files import process_facts
-from tasks_app.runtime.scoreboard import Scoreboard, SlotView, Stage
+from tasks_app.runtime.scoreboard import Scoreboard, Stage
 
 log = quiet_logger(__name__)
 LONGEST_PAUSE_S = 5.0
 RECYCLED = 155
 """The status of a child that has passed a limit: Celery's children end with the same."""
-END_PATIENCE_S = 10.0
-"""How long a child may live that has left its slot. By half of it, it ends itself if it can."""
-
-
-class _ChildProcess(subprocess.Popen[bytes]):
-    slot_seen_at: float | None = None  # None: it has not taken one yet
 
 
 class Place:
@@ -34,14 +28,14 @@ class Place:
         self._environment = environment
         self._stays = stays
         self._pause_s = 0.0
-        self._retired: list[_ChildProcess] = []  # their successor has started
+        self._retired: list[subprocess.Popen[bytes]] = []  # their successor has started
         self._start()
         self.status: int | None = None  # of the last one, once it needs no replacement
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
         self._start_at: float | None = None
-        self._child = _ChildProcess(self._command, env=self._environment)
+        self._child = subprocess.Popen(self._command, env=self._environment)  # noqa: S603
 
     def look(self, slots: Scoreboard) -> bool:
         """Replace the child if it has died before its time; tell whether one lives or will."""
@@ -71,24 +65,15 @@ class Place:
         self._pause_s = 0.0 if lived_s > LONGEST_PAUSE_S else self._pause_s * 2 + 0.1
         self._start_at = time.monotonic() + min(self._pause_s, LONGEST_PAUSE_S)
 
-    @property
-    def processes(self) -> list[_ChildProcess]:
-        return [self._child, *self._retired]
-
-    def watch(self, views: Mapping[int, SlotView], *, runs: bool) -> None:
-        """Start the successor of a child that retires, and kill one that does not end."""
-        now = time.monotonic()
-        for child in self.processes:
-            if child.pid in views:
-                child.slot_seen_at = now
-            elif child.slot_seen_at is not None and now - child.slot_seen_at > END_PATIENCE_S:
-                if child.poll() is None:
-                    log.error("killing child %s: it has let go of all, and does not end", child.pid)
-                child.kill()
-        view = views.get(self._child.pid)
-        if runs and view is not None and view.retires:
+    def succeed(self, retiring: Collection[int]) -> None:
+        """Start the successor of a child that claims nothing more; its last tasks may take long."""
+        if self.status is None and self._start_at is None and self._child.pid in retiring:
             self._retired.append(self._child)
             self._start()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [self._child, *self._retired]
 
     def kill(self) -> None:
         for child in self.processes:

@@ -122,6 +122,7 @@ TIDY_AT_MOST = 1_000
 ON_THE_WAY_S = 0.1
 """The look ahead may take so long to reach the database: what is due since then is not missed."""
 DRAIN_NAP_S = 0.1  # between two looks of a child that waits for its siblings' last tasks
+NOTICE_S = 0.2  # within which the parent has seen that a child retires
 SHORTEST_NAP_S = 0.005  # instants that lie closer together are served together
 FRUITLESS = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
@@ -190,6 +191,7 @@ class StandaloneWorker:
                 log.info("ends after %s; another process takes its place", passed)
                 self._slot.retire()
                 self.child.executor.run_waiting()
+                self._inflight.stopping.wait(NOTICE_S)
                 return True
             if taken:
                 continue

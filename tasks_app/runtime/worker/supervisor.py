@@ -69,12 +69,12 @@ def supervise(
         look_at, leaves_at, orphans = 0.0, float("inf"), OrphanReaper()
         while sum(place.look(slots) for place in places):  # each has to look
             now = time.monotonic()
+            if slots.runs and (retiring := slots.retiring()):
+                for place in places:
+                    place.succeed(retiring)
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 watch_children(slots, liveness.beat)
-                views = {view.pid: view for view in slots.occupied()}
-                for place in places:
-                    place.watch(views, runs=slots.runs)
                 orphans.reap([each.pid for place in places for each in place.processes])
             logged = _log_signal(asked, logged, slots.stage)
             if stay and any(place.status for place in places):
