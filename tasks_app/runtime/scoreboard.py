@@ -33,8 +33,10 @@ _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 _KILL = struct.Struct("=q d")  # of the killed child: pid, when
 _KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
 _NO_HEAD, _NO_RUN = bytes(_HEAD_SIZE), bytes(RUN.size)
-_STAGE_AT, _REPORTING_AT, _TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
-_TIDY = struct.Struct("=d")
+_STAGE_AT, _REPORTING_AT, _STACKS_AT, _TIDY_AT, _LOOK_AT = (
+    SLOTS * _HEAD_SIZE + n for n in (0, 1, 2, 8, 16)
+)
+_INSTANT = struct.Struct("=d")
 _RUNS_AT = SLOTS * _HEAD_SIZE + 4096
 _FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * RUN.size
 
@@ -98,12 +100,33 @@ class Scoreboard:
     @property
     def tidy_at(self) -> float:
         """When one of the children is to tidy the pool, for all of them."""
-        instant: float = _TIDY.unpack_from(self._view, _TIDY_AT)[0]
-        return instant
+        return self._instant(_TIDY_AT)
 
     @tidy_at.setter
     def tidy_at(self, instant: float) -> None:
-        self.write(_TIDY_AT, _TIDY.pack(instant))
+        self.write(_TIDY_AT, _INSTANT.pack(instant))
+
+    @property
+    def look_at(self) -> float:
+        """When one of the children is to look whether somebody asks for stacks."""
+        return self._instant(_LOOK_AT)
+
+    @look_at.setter
+    def look_at(self, instant: float) -> None:
+        self.write(_LOOK_AT, _INSTANT.pack(instant))
+
+    def _instant(self, at: int) -> float:
+        instant: float = _INSTANT.unpack_from(self._view, at)[0]
+        return instant
+
+    @property
+    def stacks_asked(self) -> int:
+        """A number that changes when somebody asks for the stacks of all children."""
+        return self._map[_STACKS_AT]
+
+    def ask_stacks(self) -> None:
+        """Ask for them. One byte, so that a signal handler may do it."""
+        self._map[_STACKS_AT] = (self._map[_STACKS_AT] + 1) % 256
 
     def take(self, owner: str) -> Slot:
         """Take a free record for this process; RuntimeError: all are in use."""
@@ -208,6 +231,26 @@ class Slot:
     @tidy_at.setter
     def tidy_at(self, instant: float) -> None:
         self._file.tidy_at = instant
+
+    @property
+    def look_at(self) -> float:
+        return self._file.look_at
+
+    @look_at.setter
+    def look_at(self, instant: float) -> None:
+        self._file.look_at = instant
+
+    @property
+    def stacks_asked(self) -> int:
+        return self._file.stacks_asked
+
+    def ask_stacks(self) -> None:
+        self._file.ask_stacks()
+
+    @property
+    def owners(self) -> list[str]:
+        """The names of all children of this worker."""
+        return [view.owner for view in self._file.occupied()]
 
     @property
     def others_run(self) -> bool:

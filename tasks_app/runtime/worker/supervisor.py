@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -120,17 +121,22 @@ def heed_signals(slots: Scoreboard) -> list[int]:
             slots.drain()
 
     _on_each(stop)
+    signal.signal(signal.SIGUSR1, lambda *_: slots.ask_stacks())
     return asked
 
 
 def heed_signals_of_child(inflight: InFlight) -> None:
-    """A signal to this child asks it alone to end; one to its group also reaches the parent."""
+    """A signal to this child asks it alone to end; one to its group also reaches the parent.
+
+    SIGUSR1 writes its stacks, even while it lets no thread run.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if inflight.stop_requested_at is None:
             inflight.stop_requested_at = time.monotonic()
 
     _on_each(stop)
+    faulthandler.register(signal.SIGUSR1)
 
 
 def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
