@@ -414,8 +414,16 @@ def temporary_folder() -> str:
         ) from None
 
 
+def _namespace() -> str:
+    """Name the processes that this one sees: containers that share /tmp do not know each other."""
+    try:
+        return f"-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # not Linux
+        return ""
+
+
 def _base() -> Path:
-    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
+    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}{_namespace()}"
     with suppress(FileExistsError):
         base.mkdir(0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():  # another user made it first

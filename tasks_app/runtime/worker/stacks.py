@@ -87,11 +87,14 @@ def _part(what: str, run: ActiveRun | None, frames: Iterator[tuple[FrameType, in
 
 
 def _awaited(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a coroutine and of what it waits for, the innermost first."""
+    """Yield the frames of a task and of what it waits for, the innermost first."""
     frames = []
-    awaits: Any = task.get_coro()
-    while isinstance(awaits, CoroutineType):
-        if awaits.cr_frame is not None:
-            frames.append((awaits.cr_frame, awaits.cr_frame.f_lineno))
-        awaits = awaits.cr_await
+    waits: Any = task
+    while isinstance(waits, asyncio.Task):
+        awaits: Any = waits.get_coro()
+        while isinstance(awaits, CoroutineType):
+            if awaits.cr_frame is not None:
+                frames.append((awaits.cr_frame, awaits.cr_frame.f_lineno))
+            awaits = awaits.cr_await
+        waits = getattr(waits, "_fut_waiter", None)  # a handler's coroutine has a task of its own
     return reversed(frames)
