@@ -12,7 +12,7 @@ import click
 
 from tasks_app.actions.queues import Asked, ask_stacks
 from tasks_app.cli import output
-from tasks_app.cli.database import broken_module, caller, settings, transaction
+from tasks_app.cli.database import broken_module, caller, settings, transaction, why_option
 from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError, TasksError
@@ -66,6 +66,7 @@ def healthz(role: str, node: str | None, *, json_: bool) -> None:
 
 @click.command()
 @click.option("--worker", default="", metavar="NAME", help="Only of this worker, or of this child.")
+@why_option
 @output.json_option
 def stacks(worker: str, *, json_: bool) -> None:
     """Print what each thread and coroutine of workers does now.

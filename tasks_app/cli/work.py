@@ -44,7 +44,12 @@ from tasks_app.runtime.statistics import RUN_COUNTS, read_counts
 from tasks_app.runtime.tracing.run_logs import JsonLines
 from tasks_app.runtime.worker.places import RECYCLED
 from tasks_app.runtime.worker.standalone import RecycleLimits, run_work
-from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
+from tasks_app.runtime.worker.supervisor import (
+    WorkerEnd,
+    heed_early_signals,
+    supervise,
+    work_command,
+)
 
 log = quiet_logger(__name__)
 END_PATIENCE_S = 5  # how long threads and exit functions may take at the end of a process
@@ -158,6 +163,7 @@ def work(
     """
     if json_ and not drain:
         raise click.UsageError("--json prints what was drained: it needs --drain.")
+    heed_early_signals()
     given = settings()
     threads = threads or given.threads
     if given.celery_app:

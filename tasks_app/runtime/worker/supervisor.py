@@ -105,7 +105,9 @@ def work_command(*arguments: str) -> list[str]:
 
 
 def heed_signals(slots: Scoreboard) -> list[int]:
-    """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
+    """SIGTERM, SIGINT and SIGHUP drain; a second one, or SIGQUIT, lets go of what runs.
+
+    SIGUSR1 asks for stacks.
 
     Returns the signals that have come, a list that grows.
 
@@ -140,8 +142,15 @@ def heed_signals_of_child(inflight: InFlight) -> None:
 
 
 def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
+
+
+def heed_early_signals() -> None:
+    """As process 1, whom no signal ends that it does not handle: let these end its start."""
+    if os.getpid() == 1:
+        _on_each(lambda *_: sys.exit(0))
 
 
 SILENT_S = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -184,9 +185,49 @@ def test_as_process_1_it_reaps_what_handlers_left(bench: Bench, start: Work, log
     until(lambda: bench.state(after) == "SUCCEEDED", 30)
     assert "the child ended with status -9; starting another" in log.read_text()
     first.send_signal(signal.SIGTERM)
-    try:
-        assert shell.wait(20) == 0
-    except BaseException:
-        print(log.read_text())
-        subprocess.run(['ps','axf'])
-        raise
+    assert shell.wait(30) == 0
+
+
+@needs_namespaces
+def test_as_process_1_it_ends_when_it_is_asked_while_it_starts(start: Work) -> None:
+    """The kernel keeps from process 1 what it does not handle."""
+    silent = {"TASKS_APP_DATABASE_URL": "postgresql://nobody@192.0.2.1/none"}
+    shell = start("-c", "1", before=("unshare", "--pid", "--fork", "--mount-proc"), more=silent)
+    until(lambda: psutil.Process(shell.pid).children(), 30)
+    (first,) = psutil.Process(shell.pid).children()
+    status, term = Path(f"/proc/{first.pid}/status"), 1 << (signal.SIGTERM - 1)
+    until(lambda: int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & term, 30)
+    first.send_signal(signal.SIGTERM)
+    assert shell.wait(5) == 0
+
+
+def test_sigusr1_ends_nobody_and_logs_stacks(bench: Bench, start: Work, log: Path) -> None:
+    slow = bench.create("sleeps", {"seconds": 5})
+    parent = start("-c", "2")
+    until(lambda: bench.state(slow) == "RUNNING", 60)
+    until(lambda: bench.sql("SELECT count(*) FROM task_worker") == 2, 30)
+    processes = psutil.Process(parent.pid).children()
+
+    parent.send_signal(signal.SIGUSR1)
+
+    until(lambda: log.read_text().count("stacks, as somebody asked") == 2, 10)
+    assert f"runs task {slow} (sleeps)" in log.read_text()
+    processes[0].send_signal(signal.SIGUSR1)  # one of them
+    until(lambda: "(most recent call first)" in log.read_text(), 10)
+    until(lambda: bench.state(slow) == "SUCCEEDED", 30)
+    assert psutil.Process(parent.pid).children() == processes
+
+
+@pytest.mark.parametrize("before", [(), ("nohup",)])
+def test_a_terminal_that_is_closed_drains_unless_nohup_says_otherwise(
+    bench: Bench, start: Work, before: tuple[str, ...]
+) -> None:
+    slow = bench.create("sleeps", {"seconds": 3})
+    parent = start("-c", "1", before=before)
+    until(lambda: bench.state(slow) == "RUNNING", 60)
+    parent.send_signal(signal.SIGHUP)
+    until(lambda: bench.state(slow) == "SUCCEEDED", 30)
+    if before:
+        assert parent.poll() is None
+        parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 0

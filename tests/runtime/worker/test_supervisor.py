@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -198,6 +198,7 @@ def work(
     log: Any = subprocess.DEVNULL,
     modules: str = "house_handlers",
     before: Sequence[str] = (),
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
     ours = {
@@ -207,7 +208,7 @@ def work(
     }
     parent = subprocess.Popen(
         [*before, sys.executable, "-m", "tasks_app", "work", *arguments],
-        env={**kept, **ours},
+        env={**kept, **ours, **(more or {})},
         stderr=log,
     )
     bench.at_end(lambda: end(parent))
