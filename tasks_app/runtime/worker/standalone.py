@@ -186,7 +186,10 @@ class StandaloneWorker:
             taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
-            self.child.executor.run_waiting(self.child.executor.threads.number if taken else 0)
+            threads = self.child.executor.threads.number
+            if threads and self._room <= 0:  # the other threads are idle while this one is busy
+                self._slot.retire()
+            self.child.executor.run_waiting(threads if taken else 0)
             if passed := self._limits.passed(self._claimed):
                 log.info("ends after %s; another process takes its place", passed)
                 self._slot.retire()
