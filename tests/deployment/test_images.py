@@ -90,7 +90,7 @@ def test_the_image_has_an_init_and_compose_keeps_it() -> None:
     image, compose = text_of("deploy/Dockerfile"), text_of("docker-compose.yml")
     assert "install --yes --no-install-recommends tini" in image
     assert re.findall(r"^ENTRYPOINT (.*)", image, re.MULTILINE) == ['["tini", "--"]']
-    assert "entrypoint" not in compose
+    assert "entrypoint:" not in compose
 
 
 def test_a_pod_of_workers_has_time_to_let_go() -> None:
