@@ -138,7 +138,9 @@ def heed_signals_of_child(inflight: InFlight) -> None:
             inflight.stop_requested_at = time.monotonic()
 
     _on_each(stop)
-    faulthandler.register(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if sys.stderr is not None:  # it may be closed
+        faulthandler.register(signal.SIGUSR1)
 
 
 def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:

@@ -231,3 +231,21 @@ def test_a_terminal_that_is_closed_drains_unless_nohup_says_otherwise(
         assert parent.poll() is None
         parent.send_signal(signal.SIGTERM)
     assert parent.wait(30) == 0
+
+
+@pytest.mark.parametrize("how", ['exec "$@" <&- 2>&- >&-', 'exec "$@" 2> >(true) > >(true)'])
+def test_streams_that_are_closed_or_that_nobody_reads_stop_nothing(
+    bench: Bench, start: Work, how: str
+) -> None:
+    done = bench.create("pid")
+    parent = start("-c", "1", before=("bash", "-c", how, "bash"))
+    until(lambda: bench.state(done) == "SUCCEEDED", 60)
+    parent.send_signal(signal.SIGUSR1)
+    until(lambda: bench.sql("SELECT count(stacks) FROM task_worker") == 1, 10)
+    (child,) = psutil.Process(parent.pid).children()
+    child.send_signal(signal.SIGUSR1)
+    after = bench.create("pid")
+    until(lambda: bench.state(after) == "SUCCEEDED", 30)
+    assert psutil.Process(parent.pid).children() == [child]
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 0
