@@ -73,7 +73,9 @@ def stacks(running: list[ActiveRun], async_pool: AsyncPool) -> str:
     ]
     coroutines = async_pool.coroutines()
     for task, run in coroutines[:MOST_COROUTINES]:
-        parts.append(_part(f"coroutine {task.get_name()}", run, _awaited(task)))
+        # not the task's name, which a handler may make of a payload
+        name = "" if run else getattr(task.get_coro(), "__qualname__", "?")
+        parts.append(_part(f"coroutine {name}".strip(), run, _awaited(task)))
     if len(coroutines) > MOST_COROUTINES:
         parts.append(f"and {len(coroutines) - MOST_COROUTINES} more coroutines\n")
     return "".join(parts)

@@ -34,7 +34,7 @@ def busy(bench: Bench) -> dict[str, int]:
     @bench.handler("coroutine")
     async def coroutine(ctx: Any, payload: dict) -> None:
         started.release()
-        await asyncio.gather(asyncio.create_task(waits_within(), name="begun"))
+        await asyncio.gather(asyncio.create_task(waits_within(), name=payload["card"]))
 
     ids = {name: bench.create(name, {"card": SECRET}) for name in ("plain", "coroutine")}
     child = bench.child(extra_threads=1)
@@ -67,7 +67,7 @@ def test_an_operator_elsewhere_reads_what_each_thread_and_coroutine_does(
     plain, waits = (f" runs task {busy[name]} ({name})" for name in ("plain", "coroutine"))
     assert "in plain\n    assert go_on.wait(30), card" in part(said, plain)
     assert "in coroutine\n    await asyncio.gather" in part(said, waits)
-    assert "in waits_within" in part(said, "coroutine begun")
+    assert "in waits_within" in part(said, "coroutine busy.<locals>.waits_within")
     assert "thread tasks_app async pool\n" in said
     assert SECRET not in said
 
