@@ -102,17 +102,17 @@ def test_a_process_takes_so_many_tasks_and_its_neighbours_are_not_charged(
 
 
 def test_its_successor_does_not_wait_for_its_last_task(bench: Bench, start: Work) -> None:
-    slow = bench.create("sleeps", {"seconds": 15})
+    slow, first = bench.create("sleeps", {"seconds": 20}), bench.create("pid")
     start("-c", "1", "--threads", "2", "--max-tasks", "2")
-    until(lambda: bench.state(slow) == "RUNNING", 60)
-    ids = [bench.create("pid") for _ in range(2)]
+    until(lambda: bench.state(first) == "SUCCEEDED", 60)
+    second = bench.create("pid")
 
-    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 2, 10)
+    until(lambda: bench.state(second) == "SUCCEEDED", 19)
 
     assert bench.state(slow) == "RUNNING"
-    first, second = pids(bench, ids)
     until(lambda: bench.state(slow) == "SUCCEEDED", 30)
-    assert first == pids(bench, [slow])[0] != second
+    ran = pids(bench, [slow, first, second])
+    assert ran[0] == ran[1] != ran[2]
 
 
 def test_a_process_that_has_grown_is_replaced(bench: Bench, start: Work, log: Path) -> None:
@@ -145,7 +145,8 @@ def test_what_a_handler_left_does_not_keep_a_worker_beyond_its_grace(
     assert parent.wait(20) == 0
 
     assert time.monotonic() - began < 15
-    assert bench.state(slow) == ("PENDING" if signals == 2 else "SUCCEEDED")
+    back = bench.state(slow) == "PENDING"  # at the first signal only if it had not begun
+    assert back or (signals == 1 and bench.state(slow) == "SUCCEEDED")
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
 
 
@@ -233,6 +234,11 @@ def test_a_terminal_that_is_closed_drains_unless_nohup_says_otherwise(
     assert parent.wait(30) == 0
 
 
+def living(parent: subprocess.Popen) -> list[psutil.Process]:
+    children = psutil.Process(parent.pid).children()
+    return [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.mark.parametrize("how", ['exec "$@" <&- 2>&- >&-', 'exec "$@" 2> >(true) > >(true)'])
 def test_streams_that_are_closed_or_that_nobody_reads_stop_nothing(
     bench: Bench, start: Work, how: str
@@ -242,10 +248,10 @@ def test_streams_that_are_closed_or_that_nobody_reads_stop_nothing(
     until(lambda: bench.state(done) == "SUCCEEDED", 60)
     parent.send_signal(signal.SIGUSR1)
     until(lambda: bench.sql("SELECT count(stacks) FROM task_worker") == 1, 10)
-    (child,) = psutil.Process(parent.pid).children()
+    (child,) = living(parent)  # beside what bash left
     child.send_signal(signal.SIGUSR1)
     after = bench.create("pid")
     until(lambda: bench.state(after) == "SUCCEEDED", 30)
-    assert psutil.Process(parent.pid).children() == [child]
+    assert living(parent) == [child]
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(30) == 0
