@@ -52,11 +52,14 @@ def start(cakes: str, how: str) -> dict[str, Any]:
 
 def status(task_id: str) -> dict[str, Any]:
     task = app.AsyncResult(task_id)
-    if task.state == "PENDING":
-        return {"state": task.state, "current": 0, "total": 1, "status": "Pending..."}
-    if task.state == "FAILURE":
-        return {"state": task.state, "current": 1, "total": 1, "status": str(task.info)}
-    return {"state": task.state, **task.info}
+    state, info = task.state, task.info
+    if task.state != state:  # each is read by itself, and it went on in between
+        return status(task_id)
+    if state == "PENDING":
+        return {"state": state, "current": 0, "total": 1, "status": "Pending..."}
+    if state == "FAILURE":
+        return {"state": state, "current": 1, "total": 1, "status": str(info)}
+    return {"state": state, **info}
 
 
 def answer(environ: dict[str, Any], begin: Callable[..., Any]) -> Iterable[bytes]:
