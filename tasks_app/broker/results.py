@@ -85,20 +85,28 @@ class PoolBackend(BaseBackend):
 
     def _failure(self, last: Attempt) -> dict[str, Any]:
         """Return the exception by its class, if this process has it, and its text."""
-        module, _, name = last.kind.rpartition(".")
-        text: Any = last.message
         if last.kind in OUR_WORDS:
-            error: Any = WorkerLostError(f"{last.kind}: {text}")
-        elif last.kind == "Retry":  # self.retry without an exception
-            error = Retry(text)
+            error: Any = WorkerLostError(f"{last.kind}: {last.message}")
+        elif last.kind == "Retry":  # self.retry
+            error = Retry(last.message)
         else:
-            if last.kind == "KeyError":  # its text is the key's repr
-                with suppress(ValueError, SyntaxError):
-                    text = literal_eval(text)
-            kind = {"exc_module": module or "builtins", "exc_type": name}
-            error = self.exception_to_python({**kind, "exc_message": [text]})
-        trace = f"Traceback (most recent call last):\n{last.traceback or ''}{last.kind}: {text}"
+            error = self._with_text(last.kind, last.message)
+        trace = f"Traceback (most recent call last):\n{last.traceback or ''}{last.kind}: {error}"
         return {"result": error, "traceback": trace}
+
+    def _with_text(self, kind: str, text: str) -> BaseException:
+        module, _, name = kind.rpartition(".")
+        of = {"exc_module": module or "builtins", "exc_type": name}
+        candidates: list[Any] = [[], [text]]
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            value = literal_eval(text)  # the text of a KeyError, or of several arguments
+            candidates.insert(0, value if isinstance(value, tuple) else [value])
+        for args in candidates:
+            error: BaseException = self.exception_to_python({**of, "exc_message": args})
+            if str(error) == text:
+                return error
+        error.args = (text,)
+        return error
 
     def store_result(
         self,

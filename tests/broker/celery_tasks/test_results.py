@@ -134,7 +134,7 @@ def test_an_exception_is_raised_by_its_class_with_its_text_and_place(shop: Shop)
     assert str(raised.value) == "'order 42'"
     assert failed.get(propagate=False).args == ("order 42",)
     assert failed.traceback.startswith("Traceback (most recent call last):\n  File")
-    assert failed.traceback.endswith("KeyError: order 42")
+    assert failed.traceback.endswith("KeyError: 'order 42'")
     with pytest.raises(BankDownError, match="mine is down"):
         shop.ran("raise", kind="bank").get()
 
