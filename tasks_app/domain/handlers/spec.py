@@ -60,6 +60,7 @@ class HandlerSpec:
     depends_on: Breaker | None = None  # holds its tasks back when too many of them fail
     outage: OutageRule = DEFAULT_RULE
     to_json: ToJson | None = None  # converts values that JSON does not know; None: refused
+    locks: Mapping[str, Any] | None = None  # as a row has them; names may have fields in braces
     encrypted: bool = False  # payload, result and errors of its tasks are stored encrypted
     history: HistoryLevel | None = None  # None: as configured for the queue
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError  # from timeout seconds

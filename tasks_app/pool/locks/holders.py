@@ -87,10 +87,12 @@ def leave_queue(connection: Connection, token: UUID, *, now: Clock = None) -> No
     connection.execute(_LEAVE_QUEUE, {"token": token, "now": now})
 
 
-# the holder's run has ended, finally: a run that has lost its fence never gets it back
+# The holder's run has ended, finally: a run that has lost its fence never gets it back. Who waits
+# is a run, too, or a task that is parked.
 OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
-      AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
+      AND (t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'
+        OR h.fence IS NULL AND t.parked_kind = 'lock')))"""
 DEAD = f"(h.lease_until <= {NOW} OR {OVER})"
 _FIND = text(f"""
     SELECT l.resource, l.mode, l.state, l.who, l.task_id, l.fence,

@@ -32,13 +32,15 @@ from tasks_app.domain.encryption import (
     SealBrokenError,
     token_in,
 )
-from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.errors import InvalidLockError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import keeps_row, settle_return
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import store as references
+from tasks_app.domain.locks import named_locks
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.masks import is_erased
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
@@ -160,7 +162,11 @@ def arguments_of(spec: HandlerSpec, context: TaskContext, payload: str) -> tuple
         Fail: the payload does not fit.
     """
     try:
+        if spec.locks is not None:
+            named_locks(spec.locks, decode(payload, "payload"))
         return (context, spec.payload(payload))
+    except InvalidLockError as error:
+        raise Fail(str(error)) from None
     except ValidationError as error:
         path, problem = explain(error)
         raise Fail(f"{path} {problem}") from None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
 
     from tasks_app.domain.durations import Duration
-    from tasks_app.domain.locks import Names
+    from tasks_app.domain.tasks.options import Names
     from tasks_app.domain.tasks.run import Fence
     from tasks_app.pool.flows import NeededStep
     from tasks_app.runtime.db.transaction import Access

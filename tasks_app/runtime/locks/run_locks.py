@@ -16,9 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.locks import LONGEST_WHO, LockRequest, Names, lock_parts
+from tasks_app.domain.locks import LONGEST_WHO, LockRequest, lock_parts
+from tasks_app.domain.tasks.options import Names
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.locks.acquire import notify_next
+from tasks_app.pool.locks.acquire import look_soon, notify_next
 from tasks_app.pool.locks.holders import release
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite
@@ -44,6 +45,7 @@ class LocksOfChild:
         resources = [name for lock in locks for name in lock.resources]
         self._pending_write(lambda connection: release(connection, *tokens))
         self._pending_write(lambda connection: notify_next(connection, resources))
+        self._pending_write(lambda connection: look_soon(connection, resources))
 
 
 class LocksOfRun:
