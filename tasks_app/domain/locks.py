@@ -13,6 +13,8 @@ from uuid import UUID
 
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidLockError, TasksError
+from tasks_app.domain.flow_control.admission import Admission
+from tasks_app.domain.flow_control.limits import Gate
 from tasks_app.domain.handlers.outcomes import Snooze
 from tasks_app.domain.tasks.options import Locks, Names
 from tasks_app.domain.tasks.run import Fence
@@ -227,9 +229,10 @@ class LockRoom:
         """Return what keeps the task out, in words."""
         part, ahead = self.wanted[task_id], list[InLine]()
         for one in self.line:
-            if one.task_id == task_id and not one.held:
+            if one.task_id != task_id:
+                ahead.append(one)
+            elif not one.held:
                 break
-            ahead.append(one)
         else:
             if self.cut:
                 return f"{self.resource} is waited for by many"
@@ -249,7 +252,7 @@ class LockRoom:
 
     def enter(self, task_id: int) -> None:
         self.leave(task_id)
-        self.line.insert(0, InLine(0, self.wanted[task_id].mode, "", task_id, held=True))
+        self.line.insert(0, InLine(0, self.wanted[task_id].mode, "a task", task_id, held=True))
 
     def leave(self, task_id: int) -> None:
         """Remove a task that waits."""
@@ -259,11 +262,23 @@ class LockRoom:
 
     def hold(self, task_id: int) -> None:
         if not self._places(task_id):
-            self.line.append(InLine(0, self.wanted[task_id].mode, "", task_id, held=False))
+            self.line.append(InLine(0, self.wanted[task_id].mode, "a task", task_id, held=False))
 
     def has_place(self, task_id: int) -> bool:
-        """Whether it had one before :meth:`hold`."""
-        return any(one.place for one in self._places(task_id))
+        """Whether it had one before it passed, or was held."""
+        return any(one.place and one.task_id == task_id for one in (*self.line, *self.left))
 
     def _places(self, task_id: int) -> list[InLine]:
         return [one for one in self.line if one.task_id == task_id and not one.held]
+
+
+def keep_in_order(admission: Admission, rooms: Mapping[Gate, Any], ids: Iterable[int]) -> None:
+    """Let those of ``ids`` that pass, but are not claimed yet, have a place before who is held."""
+    waiting = list(ids)
+    for gate, held in admission.held.items():
+        room = rooms[gate]
+        if isinstance(room, LockRoom):
+            first = [i for i in waiting if i in room.wanted and not room.has_place(i)]
+            held[:0] = first
+            waiting = [i for i in waiting if i not in first]
+            admission.ids = [i for i in admission.ids if i not in first]

@@ -27,7 +27,7 @@ from tasks_app.domain.flow_control.admission import (
 )
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.locks import OF_HANDLER, named_locks
+from tasks_app.domain.locks import OF_HANDLER, keep_in_order, named_locks
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.connection.row_by_row import is_of_one_row
@@ -194,6 +194,7 @@ class AdmissionControl:
             **lock_rooms(connection, found.waiting, now=now),
         }
         admission = admit(found.waiting, rooms)
+        keep_in_order(admission, rooms, admission.ids)
         admission.ids += clear
         return AdmissionVerdict(admission, rooms, found.limits)
 
@@ -300,6 +301,8 @@ def let_pass(
     rooms: Rooms = {**counted, **lines}
     admission = admit(waiting, rooms)
     claimed = claim(connection, admission.ids[:most], claimer, token, Claims.ADMITTED, now=now)
+    running = {task.task_id for task in claimed}
+    keep_in_order(admission, rooms, [i for i in admission.ids if i not in running])
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
     spend_tokens(connection, started, counted)
     grant_declared(connection, claimed, lines, now=now)
