@@ -26,6 +26,7 @@ CREATE TABLE task_lock_holder (  -- Who holds a group of locks, or waits for one
     CONSTRAINT a_run_has_all_of_its_fence CHECK (num_nulls(task_id, attempt, lease_token) = ANY (ARRAY[0, 3])),
     CONSTRAINT held_with_a_fence CHECK ((fence IS NULL) = (granted_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off);
+CREATE INDEX task_lock_holder_place ON task_lock_holder (task_id) WHERE fence IS NULL AND task_id IS NOT NULL;
 
 CREATE TABLE task_lock_part (  -- The resources of each group of locks.
     resource   text    COLLATE "C" NOT NULL,  -- The name of the resource.

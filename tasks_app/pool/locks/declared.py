@@ -87,15 +87,26 @@ _FREE_ENDED = text(f"""
 _OF_TASKS = """unnest(CAST(:tasks AS bigint[]), CAST(:resources AS text[]), CAST(:modes AS text[]),
             CAST(:most AS integer[]), CAST(:blocked_by AS text[]))
             AS u(task_id, resource, mode, most, blocked_by)"""
+# Another process may have parked a task at the same time: it keeps the place that it has.
 _ENTER_LINES = text(f"""
-    WITH h AS (
+    WITH parked AS MATERIALIZED (
+        SELECT t.id, t.name, t.attempt, t.parked_for FROM {PENDING} t
+        WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.parked_kind = '{GateKind.LOCK}'),
+    place AS MATERIALIZED (
+        SELECT h.id, h.task_id, h.attempt = k.attempt AND EXISTS (
+            SELECT FROM {LOCK_PART} p WHERE p.holder_id = h.id AND p.resource = k.parked_for)
+            AS counts
+        FROM parked k JOIN {LOCK_HOLDER} h ON h.task_id = k.id AND h.fence IS NULL),
+    stale AS (
+        DELETE FROM {LOCK_HOLDER} h
+        WHERE h.id = ANY(ARRAY(SELECT id FROM place WHERE NOT counts))),
+    h AS (
         INSERT INTO {LOCK_HOLDER}
             (token, who, task_id, attempt, lease_token, asked_at, lease_until)
-        SELECT gen_random_uuid(), t.name, t.id, t.attempt, gen_random_uuid(), {NOW},
+        SELECT gen_random_uuid(), k.name, k.id, k.attempt, gen_random_uuid(), {NOW},
             {NOW} + {LASTS}
-        FROM {PENDING} t
-        WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.parked_kind = '{GateKind.LOCK}'
-        ORDER BY array_position(CAST(:ids AS bigint[]), t.id)
+        FROM parked k WHERE k.id <> ALL (ARRAY(SELECT task_id FROM place WHERE counts))
+        ORDER BY array_position(CAST(:ids AS bigint[]), k.id)
         RETURNING id, task_id)
     INSERT INTO {LOCK_PART} (resource, holder_id, mode, most, blocked_by)
     SELECT u.resource, h.id, u.mode, u.most, u.blocked_by
