@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
 from tests.clock import until
@@ -36,7 +36,9 @@ def create(engine: Engine, number: int, locks: int, seconds: float) -> None:
         create_tasks(
             connection,
             [
-                NewTask("gated", {"key": f"k{n % locks}", "seconds": seconds}, locks=f"k{n % locks}")
+                NewTask(
+                    "gated", {"key": f"k{n % locks}", "seconds": seconds}, locks=f"k{n % locks}"
+                )
                 for n in range(number)
             ],
         )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from tasks_app import locks
+from tasks_app import explain_task, locks
+from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.errors import HandlerError, InvalidLockError
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.locks import Locks
+from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.tasks.amend import change_payload
+from tasks_app.runtime.api.limits import free_lock, limit_lock
+from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 
 LEFT = "SELECT count(*) FROM task_lock_holder"
@@ -48,6 +56,57 @@ def test_twenty_over_one_lock_run_one_by_one_in_order_with_one_attempt(bench: Be
     assert bench.states(ids) == ["SUCCEEDED"] * 20
     assert (room.most, room.entered, attempts(bench)) == (1, ids, {1})
     assert bench.sql(LEFT) == 0
+
+
+def test_the_end_of_a_run_wakes_the_next_at_once(bench: Bench) -> None:
+    first, second = bench.create(locks="r"), bench.create(locks="r")
+    control = AdmissionControl(bench.database())
+    (run,) = control.claim([first, second], claimer(), uuid4())
+    assert bench.task(second).parked == "lock r"
+    bench.do(settle_group, [ending(run)])
+    assert control.ended([run.fence])
+    control.wake_after_runs()
+    assert [task.task_id for task in control.claim([second], claimer(), uuid4())] == [second]
+    assert bench.rows("SELECT task_id FROM task_lock_holder") == [(second,)]
+
+
+def test_a_release_beside_tasks_lets_the_leader_wake_them(bench: Bench) -> None:
+    control = AdmissionControl(bench.database())
+    task_id = bench.create(locks="r")
+    with locks.hold(bench.engine, exclusive="r"):
+        assert control.claim([task_id], claimer(), uuid4()) == []
+        assert control.wake_due().woken == 0
+    assert control.wake_due().woken == 1
+
+
+@pytest.mark.parametrize(
+    "act", [partial(free_lock, resource="r"), partial(limit_lock, resource="r", most=2)]
+)
+def test_what_an_operator_does_lets_the_leader_wake_them(bench: Bench, act: Callable) -> None:
+    control = AdmissionControl(bench.database())
+    task_id = bench.create(locks=Locks(counted={"r": 1}))
+    locks.hold(bench.engine, counted={"r": 1}, renew=False).take()
+    assert control.claim([task_id], claimer(), uuid4()) == []
+    bench.do(act)
+    assert control.wake_due().woken == 1
+
+
+def test_a_judgement_without_a_claim_keeps_the_order(bench: Bench) -> None:
+    leader, child = AdmissionControl(bench.database()), AdmissionControl(bench.database())
+    ids = [bench.create(locks="r") for _ in range(3)]
+    with bench.engine.begin() as connection:
+        verdict = leader.judge(connection, ids)
+    leader.hold([verdict])
+    assert [task.task_id for task in child.claim(ids, claimer(), uuid4())] == ids[:1]
+
+
+def test_explain_says_for_whom_it_waits(bench: Bench) -> None:
+    control = AdmissionControl(bench.database())
+    first, second = bench.create(locks="r"), bench.create(locks="r")
+    control.claim([first, second], claimer(), uuid4())
+    with bench.engine.begin() as connection:
+        said = str(explain_task(connection, second))
+    assert f"It waits for its lock: r is held by t (task {first}), exclusive" in said
 
 
 def test_a_handler_names_its_locks_by_the_payload(bench: Bench) -> None:
@@ -91,8 +150,6 @@ def test_a_payload_without_the_field_fails_for_good(bench: Bench) -> None:
 
 
 def test_who_knows_the_handler_is_refused_before_the_insert(bench: Bench) -> None:
-    from tasks_app.domain.creation import NewTask, validate_task
-
     Room(bench, locks="account:{account}")
     spec = bench.registry.get("t")
     with pytest.raises(InvalidLockError, match="field account, which it lacks"):
