@@ -32,16 +32,10 @@ def workers(database_url: str, tmp_path: Path) -> Iterator[Workers]:
 
 
 def create(engine: Engine, number: int, locks: int, seconds: float) -> None:
+    keys = [f"k{n % locks}" for n in range(number)]
+    tasks = [NewTask("gated", {"key": key, "seconds": seconds}, locks=key) for key in keys]
     with engine.begin() as connection:
-        create_tasks(
-            connection,
-            [
-                NewTask(
-                    "gated", {"key": f"k{n % locks}", "seconds": seconds}, locks=f"k{n % locks}"
-                )
-                for n in range(number)
-            ],
-        )
+        create_tasks(connection, tasks)
 
 
 def done(engine: Engine, workers: Workers, number: int) -> list[Run]:

@@ -314,10 +314,9 @@ def locks_taken(facts: TaskFacts, _row: StoredRow) -> Finding | None:
         return None
     more = f", and {len(facts.locked) - 1} more" if len(facts.locked) > 1 else ""
     resource, obstacle = facts.locked[0]
-    advice = "Nothing to do: it goes on when that is over; to see the line: tasks-app locks list"
-    return ok(
-        "lock", f"It waits for its lock: {obstacle}{more}", f"{advice} {shlex.quote(resource)}"
-    )
+    line = f"tasks-app locks list {shlex.quote(resource)}"
+    advice = f"Nothing to do: it goes on when that is over; to see the line: {line}"
+    return ok("lock", f"It waits for its lock: {obstacle}{more}", advice)
 
 
 def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
