@@ -61,7 +61,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
     CONSTRAINT locks_are_valid CHECK (locks IS NULL OR jsonb_typeof(locks) = 'object' AND NOT jsonb_path_exists(locks, 'strict $.keyvalue() ? (
-        !((@.key == "handler" && @.value == true)
+        !((@.key == "handler" && @.value.type() == "boolean" && @.value == true)
         || (@.key == "exclusive" || @.key == "shared") && @.value.type() == "array"
             && !exists(@.value[*] ? (!(@.type() == "string" && @ like_regex "^.{1,255}$" flag "s")))
         || @.key == "counted" && @.value.type() == "object"

@@ -20,7 +20,7 @@ class Waiting(NamedTuple):
     locks: Mapping[str, Sequence[str] | Mapping[str, int]] | None = None  # as its row has them
 
 
-class Room(Protocol):
+class GateRoom(Protocol):
     """What a gate has room for."""
 
     def admits(self, task_id: int) -> bool: ...
@@ -88,14 +88,14 @@ class Admission:
     behind: set[Gate] = field(default_factory=set)  # all gates of the held tasks
 
 
-def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Room]) -> Admission:
+def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, GateRoom]) -> Admission:
     """Admit the tasks with room at all of their gates, in this order; hold the others.
 
     A task with a gate that is not among the rooms is neither: it is checked again later.
     """
     admission = Admission()
     for task_id, gates, _ in waiting:
-        passed: list[Room] = []
+        passed: list[GateRoom] = []
         for gate in gates:
             room = rooms.get(gate)
             if room is None:

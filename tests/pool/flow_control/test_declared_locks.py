@@ -26,6 +26,7 @@ from tasks_app.pool.runs.claim import Claims, claim
 from tasks_app.pool.runs.leases import release as give_back
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import requeue
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import LEASE, claimer, ending, pending_task, row_of
 from tests.pool.interleave import blocked
@@ -314,3 +315,36 @@ def test_what_it_wants_changes_before_its_claim_and_it_is_left(pair: Pair) -> No
     a.commit()
     assert passed(a, [first]) == [first]
     assert [h.resource for h in find_holders(a)] == ["other"]
+
+
+def test_who_replaces_the_payload_gives_its_locks_too(pair: Pair) -> None:
+    a, _ = pair
+    first, second = made(a, "r", "r", unique_key=None)
+    a.execute(text("UPDATE task_pending SET unique_key = 'k' WHERE id = :id"), {"id": second})
+    assert passed(a, [first, second]) == [first]
+    again = pending_task(a, unique_key="k", on_conflict="replace_payload", locks="other")
+    a.commit()
+    assert (int(again), row_of(a, second).locks) == (second, {"exclusive": ["other"]})
+    assert passed(a, [second]) == [second]
+
+
+def test_two_who_park_a_task_at_the_same_time_give_it_one_place(pair: Pair) -> None:
+    a, _ = pair
+    first, second = made(a, "r", "r")
+    passed(a, [first])
+    found = order_and_limits.waiting(a, [second])
+    for _ in range(2):
+        assert let_pass(a, found, claimer(), uuid4())[0] == []
+        a.commit()
+    assert [h.task_id for h in find_holders(a) if h.state == "waiting"] == [second]
+
+
+def test_a_requeued_task_keeps_its_locks(pair: Pair) -> None:
+    a, _ = pair
+    (first,) = made(a, "r")
+    (run,) = passing(a, [first])
+    a.commit()
+    settle_one(a, ending(run, Event.FAIL, failures=1))
+    requeue(a, first)
+    a.commit()
+    assert row_of(a, first).locks == {"exclusive": ["r"]}

@@ -25,7 +25,7 @@ from tests.runtime.bench import Bench
 LEFT = "SELECT count(*) FROM task_lock_holder"
 
 
-class Room:
+class Inside:
     """A handler that notes who is inside, and with whom."""
 
     def __init__(self, bench: Bench, name: str = "t", **options: Any) -> None:
@@ -50,7 +50,7 @@ def attempts(bench: Bench) -> set[int]:
 
 
 def test_twenty_over_one_lock_run_one_by_one_in_order_with_one_attempt(bench: Bench) -> None:
-    room = Room(bench)
+    room = Inside(bench)
     ids = [bench.create(locks="r") for _ in range(20)]
     bench.drain(concurrency=4)
     assert bench.states(ids) == ["SUCCEEDED"] * 20
@@ -110,7 +110,7 @@ def test_explain_says_for_whom_it_waits(bench: Bench) -> None:
 
 
 def test_a_handler_names_its_locks_by_the_payload(bench: Bench) -> None:
-    room = Room(bench, locks="account:{account}")
+    room = Inside(bench, locks="account:{account}")
     ids = [bench.create(payload={"account": n % 2}) for n in range(6)]
     bench.drain(concurrency=4)
     assert bench.states(ids) == ["SUCCEEDED"] * 6
@@ -125,7 +125,7 @@ def test_a_handler_names_its_locks_by_the_payload(bench: Bench) -> None:
 
 
 def test_no_other_claim_takes_the_task_of_such_a_handler(bench: Bench) -> None:
-    Room(bench, locks="account:{account}")
+    Inside(bench, locks="account:{account}")
     task_id = bench.create(payload={"account": 7})
     with locks.hold(bench.engine, exclusive="account:7"):
         bench.drain()
@@ -135,14 +135,14 @@ def test_no_other_claim_takes_the_task_of_such_a_handler(bench: Bench) -> None:
 
 
 def test_its_own_locks_go_before_those_of_the_handler(bench: Bench) -> None:
-    Room(bench, locks="account:{account}")
+    Inside(bench, locks="account:{account}")
     bench.create(payload={"account": 7}, locks=Locks(shared="own"))
     bench.drain()
     assert bench.rows("SELECT resource FROM task_lock") == [("own",)]
 
 
 def test_a_payload_without_the_field_fails_for_good(bench: Bench) -> None:
-    Room(bench, locks="account:{account}")
+    Inside(bench, locks="account:{account}")
     task_id = bench.create(payload={"other": 7})
     bench.drain()
     assert bench.state(task_id) == "FAILED"
@@ -150,7 +150,7 @@ def test_a_payload_without_the_field_fails_for_good(bench: Bench) -> None:
 
 
 def test_who_knows_the_handler_is_refused_before_the_insert(bench: Bench) -> None:
-    Room(bench, locks="account:{account}")
+    Inside(bench, locks="account:{account}")
     spec = bench.registry.get("t")
     with pytest.raises(InvalidLockError, match="field account, which it lacks"):
         validate_task(NewTask("t", {}), spec, 1000)
@@ -176,7 +176,7 @@ def test_locks_that_cannot_be_are_refused(bench: Bench, given: Any, problem: str
 
 
 def test_what_changes_the_payload_names_the_locks_anew(bench: Bench) -> None:
-    Room(bench, locks="account:{account}")
+    Inside(bench, locks="account:{account}")
     task_id = bench.create(payload={"account": 7})
     with locks.hold(bench.engine, exclusive="account:7"):
         bench.drain()
