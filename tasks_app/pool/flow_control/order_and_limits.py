@@ -33,7 +33,8 @@ FULL_AGAIN = "interval '366 days'"  # the longest period: after it any bucket is
 FRONT = 100  # rows of a queue and priority that are read
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
-    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys, p.locks
+    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys, p.locks,
+        {is_parked_as(WaitingKind.LOCK)} AS has_place
     FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
@@ -88,16 +89,24 @@ def waiting(
     connection: Connection,
     ids: Sequence[int],
     names: Collection[str] | None = None,
+    most: int | None = None,
     *,
     now: Clock = None,
 ) -> WaitingTasks:
     """Return those of ``ids`` that may be claimed if gates admit them; None: of any name."""
+    # ``most``: of the tasks that want locks about so many, in order; but of those that are awake
+    # any, as each has its place: processes that judge the same ones would wait for each other.
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WAITING, values).all() if ids else []
+    if most is not None:
+        placed = [row.id for row in rows if row.has_place]
+        new = [row.id for row in rows if row.locks is not None and not row.has_place]
+        left = {*new[most:], *sample(placed, max(0, len(placed) - most))}
+        rows = [row for row in rows if row.id not in left]
     limits = read_limits(connection) if rows else Limits()
     found = [
         Waiting(task_id, limits.gates_of(*keys) + gates_of_locks(locks), locks)
-        for task_id, *keys, locks in rows
+        for task_id, *keys, locks, _ in rows
     ]
     return WaitingTasks(found, limits)
 

@@ -34,7 +34,7 @@ from tasks_app.pool.tables import (
 )
 
 NOBODY: Mapping[tuple[int, str], str | None] = {}
-FRONT = 100  # waiters of a line that are read
+FRONT = 20  # waiters of a line that are read
 LASTS = "interval '100 years'"  # a run's declared locks end with it, and have no lease of their own
 _INSERT = text(f"""
     INSERT INTO {LOCK} (resource)
