@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from random import sample
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
-from tasks_app.domain.flow_control.limits import REASON_WORDS, Gate, GateKind, Limit, Limits
+from tasks_app.domain.flow_control.limits import (
+    REASON_WORDS,
+    Gate,
+    GateKind,
+    Limit,
+    Limits,
+    WaitingKind,
+)
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
-from tasks_app.pool.fragments.conditions import CLEAR, LIMIT_OF_KEY, is_free, queue_runs
+from tasks_app.pool.fragments.conditions import (
+    CLEAR,
+    LIMIT_OF_KEY,
+    is_free,
+    is_parked_as,
+    queue_runs,
+)
 from tasks_app.pool.fragments.move_rows import array
 from tasks_app.pool.locks.declared import gates_of_locks
 from tasks_app.pool.tables import (

@@ -167,7 +167,7 @@ class AdmissionControl:
         if self._names is not None:
             self._names.write(ids)
         with self._database.single() as connection:
-            found = rows.waiting(connection, ids, claimer.names, now=now)
+            found = rows.waiting(connection, ids, claimer.names, most, now=now)
             insert_gates(connection, found.gates)
         if not found.waiting:
             return []
