@@ -119,8 +119,8 @@ GATES = (
         "a claim that overlooks gates",
         "A plain claim takes nothing that a gate stands before.",
         "tasks_app/pool/tables.py",
-        '"p.order_key IS NULL AND p.limit_key IS NULL"',
-        '"true"',
+        '"p.order_key IS NULL AND p.limit_key IS NULL',
+        '"true',
         f"{RACES}a_plain_claim_takes_nothing_that_a_gate_stands_before",
     ),
     mutant(

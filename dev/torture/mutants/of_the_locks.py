@@ -23,6 +23,15 @@ LOCKS = (
         f"{DECLARED}a_plain_claim_takes_none_that_declares_locks",
     ),
     mutant(
+        "a task claimed before its handler's locks have names",
+        "A plain claim takes no task of a handler that declares locks.",
+        "tasks_app/pool/runs/claim.py",
+        "if all_names or n not in claimer.locking",
+        "if True",
+        "tests/runtime/flow_control/test_declared_locks.py::"
+        "test_no_other_claim_takes_the_task_of_such_a_handler",
+    ),
+    mutant(
         "a task claimed for locks that it does not want any more",
         "What a task wants stays the same until it is claimed.",
         "tasks_app/pool/locks/declared.py",
