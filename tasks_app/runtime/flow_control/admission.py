@@ -70,6 +70,7 @@ from tasks_app.runtime.large_values import LargeStoreError, LargeValues
 Now: TypeAlias = datetime | None
 Ended: TypeAlias = Mapping[Gate, int] | None
 MOST_CHECKED = 500  # gates that one call locks together
+LINES_AT_ONCE = 10  # lines of locks that are read in a transaction: claims wait for it
 HINDERED_S = 1.0  # how long claims skip the short way after it found no gate clear
 
 
@@ -253,16 +254,20 @@ class AdmissionControl:
         self._wake_behind(waited, now, ended)
 
     def _wake_behind(self, gates: Sequence[Gate], now: Now, ended: Ended = None) -> int:
-        if not gates:
-            return 0
-        try:
-            woken = self._woken(gates, now, ended)
-        except DBAPIError as error:
-            if not is_of_one_row(error):
-                raise
-            woken = self._woken(gates, now, ended, careful=True)
-        HINTS.offer(starmap(Hint, woken))
-        return len(woken)
+        lines = [gate for gate in gates if gate.kind is GateKind.LOCK]
+        others = [gate for gate in gates if gate.kind is not GateKind.LOCK]
+        parts = [lines[at : at + LINES_AT_ONCE] for at in range(0, len(lines), LINES_AT_ONCE)]
+        number = 0
+        for some in [others, *parts] if others else parts:
+            try:
+                woken = self._woken(some, now, ended)
+            except DBAPIError as error:
+                if not is_of_one_row(error):
+                    raise
+                woken = self._woken(some, now, ended, careful=True)
+            HINTS.offer(starmap(Hint, woken))
+            number += len(woken)
+        return number
 
     def _woken(
         self, gates: Sequence[Gate], now: Now, ended: Ended, *, careful: bool = False
