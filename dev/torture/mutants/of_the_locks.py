@@ -28,8 +28,7 @@ LOCKS = (
         "tasks_app/pool/runs/claim.py",
         "if all_names or n not in claimer.locking",
         "if True",
-        "tests/runtime/flow_control/test_declared_locks.py::"
-        "test_no_other_claim_takes_the_task_of_such_a_handler",
+        f"{DECLARED}a_plain_claim_takes_none_whose_handler_declares_locks",
     ),
     mutant(
         "a task claimed for locks that it does not want any more",

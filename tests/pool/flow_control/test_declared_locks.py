@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from tasks_app.pool.flow_control.waiting_list import gates_with_waiters
 from tasks_app.pool.locks.acquire import acquire, insert_resources, look_soon
 from tasks_app.pool.locks.declared import free_ended
 from tasks_app.pool.locks.holders import find_holders, longest_waits, release
-from tasks_app.pool.runs.claim import Claims, claim
+from tasks_app.pool.runs.claim import Claims, claim, claim_next
 from tasks_app.pool.runs.leases import release as give_back
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
@@ -87,6 +88,16 @@ def test_a_plain_claim_takes_none_that_declares_locks(pair: Pair) -> None:
     for way in (Claims.UNHINDERED, Claims.UNGATED, Claims.CLEAR):
         assert [t.task_id for t in claim(a, ids, claimer(), uuid4(), way)] == ids[1:]
         a.rollback()
+
+
+def test_a_plain_claim_takes_none_whose_handler_declares_locks(pair: Pair) -> None:
+    a, _ = pair
+    ids = made(a, None, None)
+    locking = replace(claimer(), locking=frozenset({"t"}))
+    for way in (Claims.UNHINDERED, Claims.UNGATED, Claims.CLEAR):
+        assert claim(a, ids, locking, uuid4(), way) == []
+    assert claim_next(a, ["default"], 2, locking, uuid4()) == []
+    assert len(claim(a, ids, locking, uuid4(), Claims.ADMITTED)) == 2
 
 
 def test_who_is_not_alone_is_parked_uncounted_and_goes_on_after_the_other(pair: Pair) -> None:
