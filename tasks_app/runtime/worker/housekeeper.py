@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from sqlalchemy import Connection
+
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.states import Event
@@ -36,6 +38,7 @@ from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
+from tasks_app.runtime.worker.stacks import StackReport
 
 log = quiet_logger(__name__)
 REAP_EVERY_S = 2.0
@@ -95,6 +98,7 @@ class Housekeeper:
             executor.dependencies.tell,
             executor.runner.locks.renewals.renew_locks,
             ATTEMPTS.tell,
+            StackReport(parts, executor.async_pool).tell,
             self.renewer.renew,
         )
         """Done in every round, so they must be cheap when idle."""
@@ -233,6 +237,7 @@ class Housekeeper:
             raise trouble
 
 
+NEWS_EVERY_S = 1.0  # how often a heartbeat tells what runs report, between renewals
 MOST_SHOWN = 100  # runs in a heartbeat row, the oldest first; async ones may run in thousands
 
 
@@ -248,6 +253,7 @@ class LeaseRenewer:
         self._inflight = parts.inflight
         self._queues_shown: tuple[str, ...] = ()
         self.due_at = 0.0  # by ``time.monotonic``
+        self._news_at = 0.0
         self.known = threading.Event()
         """Set once the scan can see that this child serves its queues."""
         patience = settings.healthy_for + settings.renew_every
@@ -261,19 +267,12 @@ class LeaseRenewer:
         """Renew if it is time; a child that stops shows at once that it serves no queue."""
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
+            self._tell_news(queues)
             return
         self._inflight.return_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
-            heartbeats.write_heartbeat(
-                connection,
-                owner=self._identity.owner,
-                node=self._identity.node,
-                queues=queues,
-                handlers=self._identity.handlers,
-                threads=self._identity.threads,
-                running=self._running(),
-            )
+            self._beat(connection, queues)
             renewal = renew(connection, fences, self._lease) if fences else None
         if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
             self._inflight.cancel(renewal.cancelled)
@@ -284,10 +283,32 @@ class LeaseRenewer:
         self.known.set()
         self.due_at = time.monotonic() + self._every_s
 
+    def _tell_news(self, queues: Sequence[str]) -> None:
+        if time.monotonic() < self._news_at:
+            return
+        if any(run.has_news for run in self._inflight.running()):
+            self._news_at = time.monotonic() + NEWS_EVERY_S
+            with self._database.begin() as connection:
+                self._beat(connection, queues)
+
+    def _beat(self, connection: Connection, queues: Sequence[str]) -> None:
+        heartbeats.write_heartbeat(
+            connection,
+            owner=self._identity.owner,
+            node=self._identity.node,
+            queues=queues,
+            handlers=self._identity.handlers,
+            threads=self._identity.threads,
+            running=self._running(),
+        )
+
     def _running(self) -> Sequence[dict[str, object]]:
         now = time.monotonic()
         rows = []
-        for run in self._inflight.running()[:MOST_SHOWN]:
+        runs = self._inflight.running()
+        for run in runs:
+            run.has_news = False  # before it is read: what comes meanwhile is told again
+        for run in runs[:MOST_SHOWN]:
             row: dict[str, object] = {
                 "id": run.task.task_id,
                 "name": run.task.name,
@@ -297,6 +318,9 @@ class LeaseRenewer:
                 row["hard_timeout"] = run.hard_timeout_s
             if run.progress is not None:
                 row["fraction"], row["note"] = run.progress
+            if run.reported is not None:
+                row["attempt"] = run.task.fence.attempt
+                row["state"], row[heartbeats.DETAILS] = run.reported
             rows.append(row)
         return rows
 
