@@ -59,6 +59,19 @@ def renew(
     )
 
 
+_FIND_CANCELLED = text(f"""
+    SELECT p.id, extract(epoch FROM p.kill_at - {NOW})::float8 AS kill_in_s
+    FROM {fenced(f"p.state = '{State.RUNNING}' AND p.cancel_requested_at IS NOT NULL")}""")
+
+
+def find_cancelled(
+    connection: Connection, fences: Sequence[Fence], *, now: Clock = None
+) -> dict[int, float | None]:
+    """Return which of these runs are to be cancelled, and in how many seconds to be killed."""
+    rows = connection.execute(_FIND_CANCELLED, {**fence_arrays(fences), "now": now})
+    return {row.id: row.kill_in_s for row in rows}
+
+
 def _released_rows(source: str) -> str:
     return f"""
     SELECT {AS_IT_WAS},

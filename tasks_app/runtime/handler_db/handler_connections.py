@@ -25,6 +25,7 @@ from tasks_app.runtime.handler_db.statements import COMMITS_LATER
 T = TypeVar("T")
 BREAK_OFF_S = 0.25
 """How long a thread at work has to notice that its statement was cancelled, or its line ended."""
+CANCEL_S = 2.0  # how long the server may take to accept the cancellation of a statement
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
@@ -44,10 +45,20 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             if not isinstance(error, errors.InFailedSqlTransaction):  # which comes behind another
                 self._broken_by = error.diag.message_primary or self._broken_by
             raise
+        except Exception:  # a limit or a cancel was raised in here
+            self.end_statement()
+            raise
         finally:
             self._note_state(before)
         self.answered = True
         return done
+
+    def end_statement(self) -> None:
+        """Cancel what the server does for a wait that was broken off, and close."""
+        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=CANCEL_S)
+            self.close()
 
     def as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True

@@ -162,6 +162,9 @@ class _InLoop(psycopg.Connection[Any]):
         self._unwatch()
         super().close()
 
+    def end_statement(self) -> None:
+        """Do nothing: the wait in the loop has done so."""
+
     async def _end_statement(self) -> None:
         """Cancel what is under way, and close: SQLAlchemy would not use it again."""
         try:

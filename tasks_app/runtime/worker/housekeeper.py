@@ -12,10 +12,11 @@ from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.runs.leases import FIRST_S, release, renew, rescue_claims
+from tasks_app.pool.runs.leases import FIRST_S, find_cancelled, release, renew, rescue_claims
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
@@ -28,6 +29,7 @@ from tasks_app.runtime.execution.claims import ChildParts
 from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S
 from tasks_app.runtime.execution.settler import report_returned
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.run_times import RunTimeReport
@@ -71,7 +73,8 @@ class Housekeeper:
         self._shutdown = shutdown
         self.renewer = LeaseRenewer(parts)
         self._returner = ClaimReturner(parts)
-        self._commands = ControlCommands(parts.database, mailbox, self.renewer.renew_soon)
+        self.cancels = CancelWatch(parts)
+        self._commands = ControlCommands(parts.database, mailbox)
         self._counts = CountReport(parts.database)
         self._run_times = RunTimeReport(
             parts.database,
@@ -91,6 +94,7 @@ class Housekeeper:
             executor.fetcher.prepare_statements,
             self._run_times.report,
             self._commands.carry_out,
+            self.cancels.tell,
             executor.async_pool.warn_if_blocked,
             executor.dependencies.tell,
             executor.runner.locks.renewals.renew_locks,
@@ -253,10 +257,6 @@ class LeaseRenewer:
         patience = settings.healthy_for + settings.renew_every
         self._liveness = Liveness(DB, good_for_s=patience.total_seconds())
 
-    def renew_soon(self) -> None:
-        """Renew in the next round: a run that was cancelled learns of it."""
-        self.due_at = 0.0
-
     def renew(self) -> None:
         """Renew if it is time; a child that stops shows at once that it serves no queue."""
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
@@ -299,6 +299,55 @@ class LeaseRenewer:
                 row["fraction"], row["note"] = run.progress
             rows.append(row)
         return rows
+
+
+CANCEL_LOOK_S = 0.75
+"""How old a run is before anyone asks whether it was cancelled, and how long between two looks."""
+
+
+class CancelWatch:
+    """A duty of the housekeeper: cancels reach the runs, and the parent that is to kill them."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        self._database = parts.database
+        self._registry = parts.registry
+        self._inflight = parts.inflight
+        self._slot = parts.slot
+        self._watched = parts.identity.watched
+        self._look_at = 0.0
+        self._not_killed: set[Fence] = set()  # of which that was logged
+
+    def tell(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        runs = [run for run in self._inflight.running() if now - run.since >= CANCEL_LOOK_S]
+        if not runs:
+            self._not_killed.clear()
+            return
+        self._look_at = now + CANCEL_LOOK_S
+        with self._database.begin() as connection:
+            cancelled = find_cancelled(connection, [run.task.fence for run in runs])
+        for run in runs:
+            if run.task.task_id in cancelled:
+                run.cancelled = True
+                spec = self._registry.get(run.task.name)
+                if spec is not None and spec.cancellable:
+                    self._end(run, cancelled[run.task.task_id])
+
+    def _end(self, run: ActiveRun, kill_in_s: float | None) -> None:
+        if not run.interrupted and run.call is not None:
+            run.interrupted = run.call.interrupt()
+        if kill_in_s is None:
+            return
+        if self._watched:
+            self._slot.kill_by(run.task.run, time.monotonic() + kill_in_s)
+        elif kill_in_s <= 0 and run.task.fence not in self._not_killed:
+            self._not_killed.add(run.task.fence)
+            log.warning(
+                "task %s (%s) was cancelled and does not end. No process of this pool can be "
+                "killed alone; use prefork", run.task.task_id, run.task.name,
+            )  # fmt: skip
 
 
 class ClaimReturner:
@@ -357,22 +406,18 @@ CONTROL_ACTOR = "remote control"
 class ControlCommands:
     """A duty of the housekeeper. Every worker gets each command, so it may be done already."""
 
-    def __init__(
-        self, database: Database, mailbox: Mailbox, renew_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, database: Database, mailbox: Mailbox) -> None:
         self._database = database
         self._mailbox = mailbox
-        self._renew_soon = renew_soon
 
     def carry_out(self) -> None:
-        """Do what waits in the mailbox. A renewal then tells running tasks that were cancelled.
+        """Do what waits in the mailbox.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: one could not be done now; it waits for the next look.
         """
         if not self._mailbox.has_news():
             return
-        self._renew_soon()
         for taken, command in self._mailbox.take():
             try:
                 self._do(command)
