@@ -29,7 +29,7 @@ from tasks_app.runtime.db.errors import is_conflict, mark_ours, spares_handlers
 from tasks_app.runtime.db.transaction import Transaction, as_sqlalchemy_raises, of_commit
 from tasks_app.runtime.execution.invocation import ProcessGuard, SyncLane
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
-from tasks_app.runtime.handler_db.handler_connections import CANCEL_S
+from tasks_app.runtime.handler_db.handler_connections import make_interruptible
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
 from tasks_app.runtime.handler_db.lending import keep_from_fork
 from tasks_app.runtime.handler_db.statements import (
@@ -122,6 +122,7 @@ class DjangoTransaction:
             reset_connection(db)
         self._begin(db)
         keep_from_fork(db.connection)
+        make_interruptible(db.connection)
         db.close_at = None  # CONN_MAX_AGE, which is 0 by default, would reconnect at every run
 
     def _begin(self, db: BaseDatabaseWrapper) -> None:
@@ -137,22 +138,9 @@ class DjangoTransaction:
             raise RuntimeError(COMMITS_LATER)
         self._sent = True
         self._keeps = self._keeps or keeps_something(statement)
-        try:
-            answer = execute(sql, *others)
-        except DjangoError:
-            raise
-        except Exception:  # a limit or a cancel was raised in here
-            self._end_statement()
-            raise
+        answer = execute(sql, *others)
         self._answered = True
         return answer
-
-    def _end_statement(self) -> None:
-        """Cancel what the server still does for a statement that was broken off."""
-        raw = None if self._db is None else self._db.connection
-        if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE:
-            with suppress(psycopg.Error):
-                raw.cancel_safe(timeout=CANCEL_S)
 
     # -- what the runtime asks
 

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident, main_thread
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -27,7 +28,46 @@ BREAK_OFF_S = 0.25
 """How long a thread at work has to notice that its statement was cancelled, or its line ended."""
 CANCEL_S = 2.0  # how long the server may take to accept the cancellation of a statement
 _IDLE = TransactionStatus.IDLE
+_MAIN = main_thread().ident
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
+
+
+def by_bytecode(gen: Steps[T]) -> Steps[T]:
+    """Carry out steps so that an exception set from another thread is raised between them.
+
+    psycopg waits in C, for up to 0.1 s at a time, and a generator that delegates is not looked at.
+    """
+    try:
+        wanted = next(gen)
+        while True:
+            wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        done: T = end.value
+        return done
+
+
+def end_statement(raw: psycopg.Connection[Any]) -> None:
+    """Cancel what the server does for a wait that a limit or a cancel broke off, and close."""
+    if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        with suppress(psycopg.Error):
+            raw.cancel_safe(timeout=CANCEL_S)
+        raw.close()
+
+
+def make_interruptible(raw: psycopg.Connection[Any]) -> None:
+    """Let waits on a connection that is not ours end as those of ours do."""
+    wait = type(raw).wait
+
+    def interruptible(gen: Steps[T], *arguments: Any, **options: Any) -> T:
+        try:
+            return wait(raw, by_bytecode(gen), *arguments, **options)
+        except psycopg.Error:
+            raise
+        except Exception:
+            end_statement(raw)
+            raise
+
+    raw.wait = interruptible  # type: ignore[method-assign]
 
 
 class HandlerConnection(RunDriver, psycopg.Connection[Any]):
@@ -40,25 +80,23 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             if self.unread:
                 super().wait(self._begin_gen())
                 before = self.pgconn.transaction_status
-            done = super().wait(gen, *arguments, **options)
+            done = super().wait(self.steps(gen), *arguments, **options)
         except psycopg.Error as error:
             if not isinstance(error, errors.InFailedSqlTransaction):  # which comes behind another
                 self._broken_by = error.diag.message_primary or self._broken_by
             raise
         except Exception:  # a limit or a cancel was raised in here
-            self.end_statement()
+            end_statement(self)
             raise
         finally:
             self._note_state(before)
         self.answered = True
         return done
 
-    def end_statement(self) -> None:
-        """Cancel what the server does for a wait that was broken off, and close."""
-        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            with suppress(psycopg.Error):
-                self.cancel_safe(timeout=CANCEL_S)
-            self.close()
+    @staticmethod
+    def steps(gen: Steps[T]) -> Steps[T]:
+        """Return steps between which this thread can be interrupted."""
+        return gen if get_ident() == _MAIN else by_bytecode(gen)
 
     def as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True

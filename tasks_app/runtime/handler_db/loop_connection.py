@@ -162,9 +162,6 @@ class _InLoop(psycopg.Connection[Any]):
         self._unwatch()
         super().close()
 
-    def end_statement(self) -> None:
-        """Do nothing: the wait in the loop has done so."""
-
     async def _end_statement(self) -> None:
         """Cancel what is under way, and close: SQLAlchemy would not use it again."""
         try:
@@ -189,6 +186,10 @@ class LoopCursor(HandlerCursor):
 
 class LoopConnection(HandlerConnection, _InLoop):
     """For async handlers."""
+
+    @staticmethod
+    def steps(gen: Steps[T]) -> Steps[T]:
+        return gen
 
     @staticmethod
     def _me() -> Any:

@@ -16,11 +16,14 @@ from sqlalchemy import text
 from tasks_app import TaskCancelledError, cancel_task
 from tasks_app.runtime.handlers import interrupts
 from tasks_app.runtime.handlers.interrupts import PlainCall, heed_interrupts
+from tasks_app.runtime.worker import housekeeper
 from tests.clock import until
 from tests.runtime.bench import Bench, effect
 
 LONG_S = 20.0  # nothing that is cancelled lasts so long
-ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep(%'"
+ACTIVITY = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+ACTIVE = ACTIVITY + "state = 'active' AND query LIKE 'SELECT pg_sleep(%'"
+WAITING = ACTIVITY + "wait_event_type = 'Lock'"
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def behind_a_commit(ctx: Any) -> None:
 
 
 async def awaiting(ctx: Any) -> None:
-    await asyncio.sleep(LONG_S)
+    await asyncio.Event().wait()
 
 
 async def in_an_async_statement(ctx: Any) -> None:
@@ -272,10 +275,35 @@ class TestAtTheEnd:
         thread.join()
 
 
-@pytest.mark.parametrize("point", ["ctx.commit", "COMMIT"])
-def test_a_cancel_that_comes_with_the_commit_undoes_none(bench: Bench, point: str) -> None:
-    """The run waits for a lock that its COMMIT wants, when it is asked to end."""
-    raise NotImplementedError(point)
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_cancel_that_meets_a_commit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, commits: bool
+) -> None:
+    """One of the handler's is broken off and undone; the run's own is not touched."""
+    monkeypatch.setattr(housekeeper, "CANCEL_LOOK_S", 0.0)
+    holder = bench.engine.connect()
+    bench.at_end(holder.close)
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        bench.do(cancel_task, ctx.task_id)
+        holder.execute(text("SELECT FROM task_pending FOR UPDATE"))
+        bench.beside(look_and_let_go)
+        if commits:
+            ctx.commit()
+
+    def look_and_let_go() -> None:
+        until(lambda: bench.sql(WAITING) == 1, 5, "a COMMIT that waits")
+        child.housekeeper.cancels.tell()
+        holder.rollback()
+
+    task_id, child = bench.create(), bench.child(start=False)
+    child.execute([task_id])
+    child.stop()
+
+    ends = ("CANCELLED", 0) if commits else ("SUCCEEDED", 1)
+    assert (bench.state(task_id), bench.effects(task_id)) == ends
 
 
 def watch_of(child: Any) -> Any:
