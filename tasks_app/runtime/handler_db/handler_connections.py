@@ -86,7 +86,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
                 self._broken_by = error.diag.message_primary or self._broken_by
             raise
         except Exception:  # a limit or a cancel was raised in here
-            end_statement(self)
+            self.end_statement()
             raise
         finally:
             self._note_state(before)
@@ -97,6 +97,9 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
     def steps(gen: Steps[T]) -> Steps[T]:
         """Return steps between which this thread can be interrupted."""
         return gen if get_ident() == _MAIN else by_bytecode(gen)
+
+    def end_statement(self) -> None:
+        end_statement(self)
 
     def as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True

@@ -191,6 +191,9 @@ class LoopConnection(HandlerConnection, _InLoop):
     def steps(gen: Steps[T]) -> Steps[T]:
         return gen
 
+    def end_statement(self) -> None:
+        """Do nothing: the wait in the loop has done so."""
+
     @staticmethod
     def _me() -> Any:
         try:

@@ -22,7 +22,7 @@ from tests.runtime.bench import Bench, effect
 
 LONG_S = 20.0  # nothing that is cancelled lasts so long
 ACTIVITY = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
-ACTIVE = ACTIVITY + "state = 'active' AND query LIKE 'SELECT pg_sleep(%'"
+ACTIVE = ACTIVITY + "state = 'active' AND query LIKE 'SELECT pg_sleep(21)%'"
 WAITING = ACTIVITY + "wait_event_type = 'Lock'"
 
 
@@ -45,11 +45,11 @@ def blocked(ctx: Any) -> None:
 
 
 def in_a_statement(ctx: Any) -> None:
-    ctx.session.execute(text("SELECT pg_sleep(20)"))
+    ctx.session.execute(text("SELECT pg_sleep(21)"))
 
 
 def on_the_connection(ctx: Any) -> None:
-    ctx.connection.exec_driver_sql("SELECT pg_sleep(20)")
+    ctx.connection.exec_driver_sql("SELECT pg_sleep(21)")
 
 
 def behind_a_commit(ctx: Any) -> None:
@@ -62,7 +62,7 @@ async def awaiting(ctx: Any) -> None:
 
 
 async def in_an_async_statement(ctx: Any) -> None:
-    await ctx.session.execute(text("SELECT pg_sleep(20)"))
+    await ctx.session.execute(text("SELECT pg_sleep(21)"))
 
 
 def cancel_soon(bench: Bench, task_id: int, **options: Any) -> None:
