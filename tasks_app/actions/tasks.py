@@ -52,6 +52,19 @@ CHANGES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Grace(Why):
+    """Whether the process of a run may be killed."""
+
+    kill_after: Span | None = param(
+        "--kill-after",
+        "Kill the process of a run that has not ended so long after the request: 5s.",
+        label="Kill after",
+        hint="5s; empty: never",
+        metavar="TIME",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AnotherDate(Why):
     """Another date: one of the two."""
 
@@ -131,8 +144,9 @@ OF_TASKS = (
         Word.CANCEL,
         cancel_task,
         "Cancel tasks by id, or all that the options select.",
-        'Waiting ones are cancelled at once. Running ones get a request ("requested") within '
-        "10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.",
+        'Waiting ones are cancelled at once. Running ones ("requested") are interrupted within '
+        "2 s; a handler that swallows that, and returns, has still SUCCEEDED.",
+        takes=Grace,
     ),
     _action(
         Word.RUN_NOW,

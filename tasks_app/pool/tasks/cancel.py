@@ -23,7 +23,8 @@ from tasks_app.pool.tasks.amend import wake_next_in_line
 
 class Cancelled(StrEnum):
     CANCELLED = "cancelled"  # it was pending, and is in the completed pool now
-    REQUESTED = "requested"  # it runs, for the last time: its run was asked to stop
+    REQUESTED = "requested"  # it runs, for the last time: its run is interrupted
+    RUNNING = "running"  # it goes on: only what waits was to be cancelled
     ALREADY_OVER = "already over"
     NOT_FOUND = "not found"
 
@@ -75,6 +76,7 @@ def cancel(
     *,
     by: Author = NO_AUTHOR,
     kill_after: timedelta | None = None,
+    only_waiting: bool = False,
     now: Clock = None,
 ) -> Cancelled:
     """Cancel one task; waits for its row. ``kill_after``: the process of its run may be killed."""
@@ -82,6 +84,8 @@ def cancel(
     if not locked:
         known = connection.execute(_ELSEWHERE, {"id": task_id}).first()
         return Cancelled.ALREADY_OVER if known else Cancelled.NOT_FOUND
+    if only_waiting and locked[0].state == State.RUNNING:
+        return Cancelled.RUNNING
     done = _cancel(connection, locked, by, now, kill_after)
     return Cancelled.CANCELLED if done.cancelled else Cancelled.REQUESTED
 

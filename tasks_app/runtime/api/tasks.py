@@ -182,6 +182,15 @@ def cancel_task(
     return answer
 
 
+def cancel_waiting_task(connection: Connection, task_id: int, by: str) -> Cancelled:
+    """Cancel a pending task; one that runs goes on."""
+    author = Author(by)
+    answer = cancel(connection, task_id, by=author, only_waiting=True)
+    if answer is Cancelled.CANCELLED:
+        _note(connection, BulkAction.CANCEL, task_id, answer, author)
+    return answer
+
+
 def cancel_tasks(
     session: Sync,
     *,

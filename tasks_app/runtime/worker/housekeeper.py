@@ -21,7 +21,7 @@ from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.runtime.api.queues import pause_queue, resume_queue
-from tasks_app.runtime.api.tasks import cancel_task
+from tasks_app.runtime.api.tasks import cancel_task, cancel_waiting_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.execution.claim_states import HeldClaim
@@ -428,9 +428,9 @@ class ControlCommands:
 
     def _do(self, command: ControlCommand) -> None:
         match command.do:
-            case Do.CANCEL:
+            case Do.REVOKE | Do.CANCEL:
                 for task_id in command.ids:
-                    self._cancel(task_id)
+                    self._cancel(task_id, command)
             case Do.PAUSE:
                 with self._database.begin() as connection:
                     changed = pause_queue(
@@ -449,9 +449,14 @@ class ControlCommands:
                         connection, leader_lease.SCAN, sum(command.ids)
                     )
 
-    def _cancel(self, task_id: int) -> None:
+    def _cancel(self, task_id: int, command: ControlCommand) -> None:
         with self._database.begin() as connection:
-            answer = cancel_task(connection, task_id, by=CONTROL_ACTOR)
+            if command.do is Do.REVOKE:
+                answer = cancel_waiting_task(connection, task_id, CONTROL_ACTOR)
+            else:
+                answer = cancel_task(
+                    connection, task_id, kill_after=command.kill_after_s, by=CONTROL_ACTOR
+                )
             over = answer is Cancelled.CANCELLED
             outlines = browse.outlines(connection, [task_id]) if over else []
         log.info("cancel task %s, as asked from outside: %s", task_id, answer)
