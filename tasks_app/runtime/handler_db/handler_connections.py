@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident, main_thread
@@ -12,9 +13,9 @@ from typing import Any, Self, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
-from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
+from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2, generators
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_driver import (
     UNFINISHED,
@@ -26,7 +27,7 @@ from tasks_app.runtime.handler_db.statements import COMMITS_LATER
 T = TypeVar("T")
 BREAK_OFF_S = 0.25
 """How long a thread at work has to notice that its statement was cancelled, or its line ended."""
-CANCEL_S = 2.0  # how long the server may take to accept the cancellation of a statement
+CANCEL_S = 2.0  # how long the server may take to cancel a statement, and then to end it
 _IDLE = TransactionStatus.IDLE
 _MAIN = main_thread().ident
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
@@ -47,11 +48,27 @@ def by_bytecode(gen: Steps[T]) -> Steps[T]:
 
 
 def end_statement(raw: psycopg.Connection[Any]) -> None:
-    """Cancel what the server does for a wait that a limit or a cancel broke off, and close."""
+    """Cancel what the server does for a wait that a limit or a cancel broke off.
+
+    Then the handler may roll back and go on. A connection that does not answer is closed.
+    """
     if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
         with suppress(psycopg.Error):
             raw.cancel_safe(timeout=CANCEL_S)
-        raw.close()
+            psycopg.Connection.wait(raw, _rest_of_answer(raw.pgconn))
+        if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            raw.close()
+
+
+def _rest_of_answer(pgconn: PGconn) -> Steps[None]:
+    gen, ends = generators.fetch_many(pgconn), time.monotonic() + CANCEL_S
+    with suppress(StopIteration):
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > ends:
+                raise psycopg.OperationalError
+            wanted = gen.send(ready)
 
 
 def make_interruptible(raw: psycopg.Connection[Any]) -> None:

@@ -66,7 +66,7 @@ def told(ctx: TaskContext) -> None:
     ends = time.monotonic() + LONG_S
     while not ctx.cancelled and time.monotonic() < ends:
         time.sleep(0.02)
-    time.sleep(LONG_S / 4)
+    time.sleep(LONG_S / 2)
 
 
 @handler("cancel.swallows")
