@@ -184,6 +184,24 @@ def test_a_handler_that_swallows_it_goes_on_and_gets_no_other(bench: Bench) -> N
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
 
+def test_after_a_statement_that_ended_so_the_handler_may_roll_back_and_go_on(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append("began")
+        try:
+            in_a_statement(ctx)
+        except TaskCancelledError:
+            ctx.session.rollback()
+            effect(ctx)
+
+    task_id = bench.create()
+    cancel_soon(bench, task_id)
+
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
 def test_one_that_cannot_be_cancelled_is_only_told(bench: Bench) -> None:
     @bench.handler(cancellable=False)
     def h(ctx: Any) -> None:
