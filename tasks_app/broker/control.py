@@ -25,7 +25,6 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard, SlotView
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
-
 GRACE_S = 5.0
 """How long a run has to end after a ``terminate`` with another signal than SIGKILL."""
 _KILL = {"KILL", "9"}

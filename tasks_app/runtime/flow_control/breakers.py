@@ -12,8 +12,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode, BreakerState
 from tasks_app.domain.errors import TaskCancelledError
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode, BreakerState
 from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec

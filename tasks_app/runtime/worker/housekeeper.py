@@ -274,11 +274,10 @@ class LeaseRenewer:
                 threads=self._identity.threads,
                 running=self._running(),
             )
-            renewal = renew(connection, fences, self._lease) if fences else None
-        if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
-            self._inflight.cancel(renewal.cancelled)
+            renewed = renew(connection, fences, self._lease) if fences else None
+        if renewed:
             held_until = asked_at + self._lease.total_seconds()
-            self._inflight.renewed(renewal.ids, held_until)
+            self._inflight.renewed(renewed, held_until)
         self._liveness.beat()
         self._queues_shown = queues
         self.known.set()

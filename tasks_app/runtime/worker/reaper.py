@@ -1,8 +1,8 @@
 """The reaper: when a child is dead, its slot says which task is charged.
 
 Exactly the task that ran is charged, or those that were past their hard limits; their neighbours go
-back uncharged. One that was killed because it was cancelled ends so. Any child may reap any other of its worker, twice at the same time too: they meet at
-the fence.
+back uncharged. One that was killed because it was cancelled ends CANCELLED. Any child may reap any
+other of its worker, twice at the same time too: they meet at the fence.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def test_many_locked_members_do_not_keep_the_housekeeper_from_renewing(bench: Be
 
 
 def test_a_running_task_hears_that_it_shall_stop_and_may_still_succeed(bench: Bench) -> None:
-    @bench.handler()
+    @bench.handler(cancellable=False)
     def h(ctx: Any) -> str:
         bench.runs.append(ctx.cancelled)
         until(lambda: ctx.cancelled)
