@@ -28,8 +28,8 @@ EFFECT = "INSERT INTO effect (task_id, attempt) VALUES (%s, %s)"
 NAMES = ("lasting.sleeps", "lasting.works", "lasting.asks", "lasting.awaits", "lasting.stays")
 GRACES = (None, 0.0, 0.5, 1.5)
 """Of ``kill_after``, in seconds; None: no kill."""
-NEW, MOST = 8, 12  # tasks that are created, and that are cancelled, each time
-TIDY = {"retry": "fixed 100ms", "max_attempts": 50}
+KEPT, MOST = 24, 12  # tasks that there are, and that are cancelled each time
+_LASTING = text("SELECT count(*) FROM task_pending WHERE name LIKE 'lasting.%'")
 _RUNNING = text("""
     SELECT id, attempt FROM task_pending WHERE state = 'RUNNING' AND name LIKE 'lasting.%'
     ORDER BY random() LIMIT :most""")
@@ -56,13 +56,13 @@ def _write(ctx: TaskContext) -> None:
     ctx.write(EFFECT, (ctx.task_id, ctx.attempt))
 
 
-@handler("lasting.sleeps", **TIDY)
+@handler("lasting.sleeps", retry="fixed 100ms", max_attempts=50)
 def sleeps(ctx: TaskContext) -> None:
     time.sleep(LASTS_S)
     _write(ctx)
 
 
-@handler("lasting.works", **TIDY)
+@handler("lasting.works", retry="fixed 100ms", max_attempts=50)
 def works(ctx: TaskContext) -> None:
     ends = time.monotonic() + LASTS_S
     while time.monotonic() < ends:
@@ -70,19 +70,19 @@ def works(ctx: TaskContext) -> None:
     _write(ctx)
 
 
-@handler("lasting.asks", **TIDY)
+@handler("lasting.asks", retry="fixed 100ms", max_attempts=50)
 def asks(ctx: TaskContext) -> None:
     ctx.session.execute(text("SELECT pg_sleep(:s)"), {"s": LASTS_S})
     _write(ctx)
 
 
-@handler("lasting.awaits", **TIDY)
+@handler("lasting.awaits", retry="fixed 100ms", max_attempts=50)
 async def awaits(ctx: AsyncTaskContext) -> None:
     await asyncio.sleep(LASTS_S)
     ctx.write(EFFECT, (ctx.task_id, ctx.attempt))
 
 
-@handler("lasting.stays", **TIDY)
+@handler("lasting.stays", retry="fixed 100ms", max_attempts=50)
 def stays(ctx: TaskContext) -> None:
     """Swallow what is raised."""
     ends = time.monotonic() + LASTS_S
@@ -96,7 +96,8 @@ def cancel_running(world: World) -> None:
     """Tasks are cancelled while they run, and killed after a moment (F57)."""
     with world.engine.begin() as connection:
         connection.execute(_ASKED)
-        tasks = [NewTask(world.rng.choice(NAMES)) for _ in range(NEW)]
+        new = max(0, KEPT - connection.execute(_LASTING).scalar_one())
+        tasks = [NewTask(world.rng.choice(NAMES)) for _ in range(new)]
         ids = [int(task_id) for task_id in create_tasks(connection, tasks)]
         connection.execute(COMMITTED, {"ids": ids})
     with world.engine.begin() as connection:
@@ -114,7 +115,7 @@ def cancel_running(world: World) -> None:
 def draw(world: World) -> str:
     """Cancel some, and kill a child now and then."""
     world.hurt("running tasks cancelled", cancel_running)
-    if world.rng.random() < 0.25:  # noqa: PLR2004
+    if world.rng.random() < 0.25:
         world.hurt("child killed", kill_child)
     return "cancels"
 
@@ -132,5 +133,5 @@ def judge_cancels(connection: Connection) -> list[Check]:
         ),
         Check("none of them ran again", f.again == 0, f.again),
         Check("nobody is charged for a kill of another", f.charged == 0, f.charged),
-        Check("the latest end, in seconds after its grace", True, f.latest_s),  # noqa: FBT003
+        Check("the latest end, in seconds after its grace", True, f.latest_s),
     ]

@@ -31,6 +31,7 @@ from tasks_app.pool.schema import migrate
 NAMES = ("torture.quick", "torture.steady", "torture.flaky", "torture.awaited", "torture.slow")
 WEIGHTS = (55, 29, 10, 5, 1)
 HERE = Path(__file__).parent
+HANDLERS = ("handlers", "jobs", "flows", "cancels")
 CELERY = ("celery", "-A", "tasks_app")
 BATCH = 100
 START_S = 60.0
@@ -209,7 +210,7 @@ def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterat
         environment = {
             "TASKS_APP_DATABASE_URL": _through(database, database_line),
             "TASKS_APP_BROKER_URL": _through(broker, broker_line),
-            "TASKS_APP_IMPORTS": "dev.torture.handlers,dev.torture.jobs,dev.torture.flows,dev.torture.cancels",
+            "TASKS_APP_IMPORTS": ",".join(f"dev.torture.{each}" for each in HANDLERS),
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
             **servers.settings,
             "TORTURE_FAILPOINTS": plan.failpoints,

@@ -249,7 +249,7 @@ def mark_unknown(connection: Connection, fingerprint: str, _: Nothing, by: str) 
 
 @action(Role.OPERATOR, "Cancel", "/groups/{group_id}/cancel", command="groups cancel", takes=Why)
 def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the members that have not ended. Running ones get a request to stop."""
+    """Cancel the members that have not ended. Running ones are interrupted."""
     if group_rows.get_group(connection, group_id) is None:
         raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
     done = cancel_group(connection, group_id, by=by, why=given.why)
@@ -263,7 +263,7 @@ _CANCEL_FLOW: dict[str, Any] = {"on": "flow_id", "command": "flows cancel", "tak
 
 @action(Role.OPERATOR, "Cancel", **_CANCEL_FLOW)
 def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the steps that have not ended. Running ones get a request to stop."""
+    """Cancel the steps that have not ended. Running ones are interrupted."""
     if get_flow(connection, flow_id) is None:
         raise NotThereError(f"There is no flow {flow_id}. Run: tasks-app flows list")
     return cancel_members.run(connection, flow_id, given, by)
