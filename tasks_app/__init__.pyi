@@ -123,6 +123,7 @@ from tasks_app.runtime.api.tasks import (
     load_large_values as load_large_values, requeue_task as requeue_task, wait_task as wait_task,
 )
 from tasks_app.runtime.api.undo import aundo_flow as aundo_flow, undo_flow as undo_flow
+from tasks_app.runtime.flow_control.load_gates import load_gate as load_gate
 from tasks_app.runtime.handlers.context import (
     AsyncTaskContext as AsyncTaskContext, TaskContext as TaskContext,
 )

@@ -49,8 +49,8 @@ SUBJECTS = {
     " undo_flow Need After CreatedFlow FlowProgress FlowStep FlowState StepEnd",
     "Events": "event send_event get_event list_events EventNeed AwaitedEvent StoredEvent",
     "Queues and limits": "change_queue reset_queue get_queue list_queues pause_queue resume_queue"
-    " set_calendar remove_calendar list_calendars Queue QueueOptions Window set_limit drop_limit"
-    " list_limits unblock_task Limit",
+    " set_calendar remove_calendar list_calendars Queue QueueOptions Window load_gate"
+    " set_limit drop_limit list_limits unblock_task Limit",
     "Schedules": "create_schedule change_schedule remove_schedule enable_schedule disable_schedule"
     " get_schedule list_schedules preview preview_schedule backfill_schedule run_schedule"
     " Schedule Preview FireAll fire_all",

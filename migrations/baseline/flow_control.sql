@@ -5,13 +5,15 @@ CREATE TABLE task_queue (  -- One row for each queue that has settings. Change i
     running_below   integer  CHECK (running_below > 0),  -- The queue runs only while fewer tasks than this run in other queues.
     waiting_below   interval CHECK (waiting_below > '00:00:00' AND waiting_below <= '3660 days'),  -- The queue runs only while no due task of another
             -- queue has waited for so long.
-    shut            text     CHECK (shut IN ('running', 'waiting')),  -- What the last scan found: running or waiting tasks of other queues. Null: the
-            -- gate is open.
+    only_while      text     CHECK (only_while ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,99}$'),  -- The queue runs only while the load gate of this name, a
+            -- function of the application, says so.
+    shut            text     CHECK (shut IN ('running', 'waiting', 'load')),  -- What the last scan found: running or waiting tasks of other queues, or
+            -- that the load gate says no. Null: the gate is open.
     retry           text,  -- The retry policy of tasks that have none of their own.
     max_attempts    smallint CHECK (max_attempts > 0),  -- The attempts of tasks that say nothing about them.
     timeout_ms      integer  CHECK (timeout_ms > 0),  -- The timeout of tasks that have none of their own, in milliseconds.
     hard_timeout_ms integer  CHECK (hard_timeout_ms > 0),  -- The hard timeout of tasks that have none of their own, in milliseconds.
-    CONSTRAINT only_a_gate_is_shut CHECK (shut IS NULL OR running_below IS NOT NULL OR waiting_below IS NOT NULL)
+    CONSTRAINT only_a_gate_is_shut CHECK (shut IS NULL OR num_nonnulls(running_below, waiting_below, only_while) > 0)
 );
 
 CREATE TABLE task_queue_pause (  -- One row for each queue that an operator has paused. Nothing of it is published or claimed.

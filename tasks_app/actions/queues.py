@@ -98,6 +98,7 @@ class Rules:
     """Such as ``mon-fri 22:00-06:00 Europe/Berlin not on CALENDAR``; a form has one a line."""
     running_below: int | None = param(label="While fewer others run", hint="10")
     waiting_below: str | None = param(label="While no other waits", hint="30s")
+    only_while: str | None = param(label="While this load gate says so", hint="business_is_idle")
     retry: str | None = param(label="Retry", hint="5s,30s,1m")
     max_attempts: int | None = param(label="Attempts", hint="5")
     timeout: str | None = param(label="Timeout", hint="30s")

@@ -15,11 +15,20 @@ from tasks_app.batch.step import Step
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.check import Problem, WrongPlanError, check_plan
 from tasks_app.domain.partition.keys import KeyType, Range
-from tasks_app.domain.partition.records import Extent, Facts, File, Partition, PartitionKind, Plan
+from tasks_app.domain.partition.records import (
+    Extent,
+    Facts,
+    File,
+    Partition,
+    PartitionKind,
+    Plan,
+    Table,
+)
 from tasks_app.pool.batch.sources.measure import gather_facts
 from tasks_app.pool.batch.sources.pages import pages_of
-from tasks_app.pool.batch.sources.relation import Source
+from tasks_app.pool.batch.sources.relation import Source, find
 
+BIG_BYTES = 8 * 1024 * 1024  # of a table that is better not read by each partition
 WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))  # of steps that read nothing
 
 
@@ -37,7 +46,8 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
     )
     began = time.monotonic()
     plan: Plan = planner.plan(connection, source)
-    plan = replace(plan, seconds=time.monotonic() - began)
+    warnings = (*plan.warnings, *_unindexed(connection, source, plan))
+    plan = replace(plan, seconds=time.monotonic() - began, warnings=warnings)
     if step.at_end and any(each.kind is PartitionKind.MARKED for each in plan.partitions):
         raise PlanError(
             f"Partitions of step {step.name} share their rows, and with one commit each would wait "
@@ -50,6 +60,22 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
         if each.kind not in (PartitionKind.SEGMENT, PartitionKind.MARKED):
             pages_of(connection, source, each, step.page_by)
     return plan
+
+
+def _unindexed(connection: Connection, source: Source | File, plan: Plan) -> list[str]:
+    """Warn if each partition would read a big table whole."""
+    by_key = {PartitionKind.RANGE, PartitionKind.VALUES}
+    if not isinstance(source, Table) or len(plan.partitions) == 1:
+        return []
+    if not any(each.kind in by_key and each.source is None for each in plan.partitions):
+        return []
+    found = find(connection, source)
+    if found.is_indexed or not found.can_sample or (found.size_bytes or 0) < BIG_BYTES:
+        return []
+    order = ' COLLATE "C"' if found.key_type is KeyType.TEXT else ""
+    create = f"CREATE INDEX CONCURRENTLY ON {source} ({source.key}{order});"
+    fact = f"Each partition reads {source} whole, because no index begins with {source.key}."
+    return [f"{fact} Create one: {create}"]
 
 
 def validate(

@@ -112,6 +112,9 @@ rules = options(
     click.option(
         "--waiting-below", help="Run only while no due task of another queue has waited this long."
     ),
+    click.option(
+        "--only-while", help="Run only while the @load_gate function of this name says so."
+    ),
     click.option("--retry", help="For tasks without their own: '5s,30s,1m', 'fixed 30s'."),
     click.option("--max-attempts", help="For tasks without their own: how often they may fail."),
     click.option(

@@ -102,6 +102,8 @@ class QueueOptions(TypedDict, total=False):
     """Its tasks run only while fewer tasks of other queues run."""
     waiting_below: Duration | None
     """Its tasks run only while no due task of another queue has waited this long."""
+    only_while: str | None
+    """Its tasks run only while the function with this name, see :func:`load_gate`, returns true."""
     retry: str | Sequence[Duration] | RetryPolicy | None
     max_attempts: int | None
     timeout: Duration | None
@@ -131,7 +133,8 @@ class Queue:
     holidays: dict[str, frozenset[date]] = field(default_factory=dict, repr=False)
     running_below: int | None = None
     waiting_below: timedelta | None = None
-    shut: str | None = None  # why its load gate is: others are running or waiting
+    only_while: str | None = None
+    shut: str | None = None  # why its load gate is: others are running or waiting, or the load
     retry: str | None = None
     max_attempts: int | None = None
     timeout_ms: int | None = None
@@ -166,6 +169,8 @@ class Queue:
         if self.waiting_below is not None:
             span = format_duration(self.waiting_below)
             parts.append(f"no due task of another queue has waited for {span}")
+        if self.only_while is not None:
+            parts.append(f"{self.only_while} says so")
         return " and ".join(parts)
 
 
@@ -177,7 +182,15 @@ def queue_status(queue: Queue) -> str:
     if not queue.is_open:
         opens_at = queue.opens_at
         return f"closed until {to_the_second(opens_at)}" if opens_at else "closed for over a year"
+    if queue.shut == "load":
+        return f"shut: {queue.only_while} says no"
     return f"shut: tasks of other queues are {queue.shut}" if queue.shut else "runs"
+
+
+def check_load_gate(name: object) -> str:
+    if not isinstance(name, str) or not QUEUE.fullmatch(name):
+        raise InvalidTaskError("options.only_while", f"is {name!r:.60}", "the name of a load gate")
+    return name
 
 
 def check_queue_options(options: QueueOptions) -> dict[str, Any]:
@@ -205,6 +218,9 @@ def check_queue_options(options: QueueOptions) -> dict[str, Any]:
             if not wait:
                 raise InvalidTaskError("options.waiting_below", "is 0 s", "more than that")
         columns["waiting_below"] = wait
+    if "only_while" in options:
+        name = options["only_while"]
+        columns["only_while"] = None if name is None else check_load_gate(name)
     return columns | _task_defaults(options)
 
 

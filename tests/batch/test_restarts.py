@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from sqlalchemy import Connection, text
 
+from tasks_app.batch import validate
 from tasks_app.batch.control import abandon_job, list_jobs, start_job
 from tasks_app.batch.execution.chunk import reader_of
 from tasks_app.batch.execution.partition_run import Stealing
@@ -28,7 +29,7 @@ from tasks_app.batch.validate import split
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import BatchStateError, InvalidJobError, PlanError
-from tasks_app.domain.partition.records import Plan, RowCounts, StoredPartition
+from tasks_app.domain.partition.records import Plan, RowCounts, StoredPartition, Table
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.runs.claim import claim
@@ -491,3 +492,20 @@ def test_the_plan_refuses_inexact_orders(
     odd.make(connection)
     with pytest.raises(PlanError, match="cannot be a key"):
         split(connection, step_of(odd), None)
+
+
+def test_a_plan_whose_partitions_read_a_big_table_whole_says_so(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.exec_driver_sql("CREATE TABLE sale (n int PRIMARY KEY, shop text)")
+    connection.exec_driver_sql("INSERT INTO sale SELECT i, i FROM generate_series(1, 9) AS i")
+    step = Step("pay", Table("sale", "shop"), chunk=print, planner=Even(parts=2), page_by="n")
+    assert split(connection, step, None).warnings == ()
+    monkeypatch.setattr(validate, "BIG_BYTES", 1)
+    (warning,) = split(connection, step, None).warnings
+    assert warning == (
+        "Each partition reads sale whole, because no index begins with shop. "
+        'Create one: CREATE INDEX CONCURRENTLY ON sale (shop COLLATE "C");'
+    )
+    connection.exec_driver_sql('CREATE INDEX ON sale (shop COLLATE "C")')
+    assert split(connection, step, None).warnings == ()

@@ -20,6 +20,7 @@ from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.operations.maintenance import RelationSize
 from tasks_app.pool.schema import newest
 from tasks_app.runtime.db.database import Database
+from tests.clock import until
 from tests.factory import claimed_task, pending_task
 from tests.monitor.conftest import Run, a_child, a_scan, levels, said
 from tests.pool.database import NAME, old_day
@@ -332,3 +333,40 @@ def test_a_check_that_is_forbidden_is_a_warning(engine: Engine, settings: Settin
 
     findings = run_checks([peep], engine, settings)
     assert said(findings) == ["warn peep: could not be checked (SQLSTATE 42501)"]
+
+
+@pytest.mark.test_all
+def test_a_delete_that_reads_a_big_table_is_named(engine: Engine, settings: Settings) -> None:
+    """Of the two references, the one without an index; small tables do not matter."""
+
+    def found() -> list[str]:
+        return said(run_checks((database.foreign_keys,), engine, settings))
+
+    with engine.begin() as connection:
+        connection.exec_driver_sql("""
+            CREATE TABLE customer (id int PRIMARY KEY);
+            CREATE TABLE "order" (
+                id int, "For" int REFERENCES customer, by int REFERENCES customer);
+            CREATE INDEX ON "order" (by);
+            CREATE TABLE few (customer int REFERENCES customer);
+            INSERT INTO customer SELECT generate_series(1, 9);
+            INSERT INTO "order" SELECT i, 1, 1 FROM generate_series(1, 10000) AS i;
+            ANALYZE "order"
+        """)
+    try:
+        assert found() == []
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM customer WHERE id = 9")
+            connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+        until(lambda: found() != [], 15)
+        (finding,) = found()
+        assert finding == (
+            'warn foreign keys: each DELETE of a row of customer reads all of "order", which '
+            'refers to it by "For" without an index'
+        )
+        with engine.begin() as connection:
+            connection.exec_driver_sql('CREATE INDEX ON "order" ("For", id)')
+        assert found() == []
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql('DROP TABLE few, "order", customer')

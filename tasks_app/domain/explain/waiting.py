@@ -188,7 +188,7 @@ def gate(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     if queue is None or queue.shut is None:
         return None
     fact = f"Its queue {queue.queue} gives way: it runs only while {queue.gate}"
-    option = "--running-below" if queue.shut == "running" else "--waiting-below"
+    option = "--only-while" if queue.shut == "load" else f"--{queue.shut}-below"
     advice = f"tasks-app queues set {queue.queue} {option} none"
     return ok("gate", fact, f"Nothing to do; to let it run anyway: {advice}")
 

@@ -31,6 +31,7 @@ FEW_DAYS_AHEAD = 3
 LATE_DAYS = timedelta(days=1)  # maintenance runs once an hour
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
+MANY_ROWS = 10_000  # of a table that is better not read by each DELETE
 Check = Callable[[Connection, Settings], list[Finding]]
 
 
@@ -245,6 +246,19 @@ def wake_ups(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("wake-ups", f"the database notifies tasks-app work and beat{told}")]
 
 
+def foreign_keys(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a DELETE of a handler read a big table to find what refers to the row?"""
+    return [
+        warn(
+            "foreign keys",
+            f"each DELETE of a row of {row.target} reads all of {row.source}, which refers to it "
+            f"by {row.columns} without an index",
+            f"Create one: CREATE INDEX CONCURRENTLY ON {row.source} ({row.columns});",
+        )
+        for row in diagnostics.unindexed_references(connection, MANY_ROWS)
+    ]
+
+
 def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does the server let handlers end their transactions?"""
     found = diagnostics.current_settings(connection, (*CUTTING, "jit"))
@@ -305,6 +319,6 @@ def keys(connection: Connection, settings: Settings) -> list[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     *(privileges, durability, sequences, partitions, retention, vacuum, bloat, transactions),
-    *(connections, planner, wake_ups),
+    *(connections, planner, wake_ups, foreign_keys),
 )
 HANDLER_SESSION_CHECKS: tuple[Check, ...] = (handlers,)  # in the sessions of handlers

@@ -18,12 +18,13 @@ from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, PENDING, QU
 _RULES = {
     "running_below": "integer",
     "waiting_below": "interval",
+    "only_while": "text",
     "retry": "text",
     "max_attempts": "smallint",
     "timeout_ms": "integer",
     "hard_timeout_ms": "integer",
 }
-_GATE = ("running_below", "waiting_below")
+_GATE = ("running_below", "waiting_below", "only_while")
 _LOCK = text(f"""
     INSERT INTO {QUEUE} (queue) VALUES (:queue)
     ON CONFLICT (queue) DO UPDATE SET queue = EXCLUDED.queue RETURNING *""")
@@ -163,6 +164,7 @@ def find_pauses(connection: Connection, *, now: Clock = None) -> list[Pause]:
     return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]
 
 
+_IN_USE = text(f"SELECT DISTINCT only_while FROM {QUEUE} WHERE only_while IS NOT NULL ORDER BY 1")
 # Stopped queues do not count as waiting: otherwise two gates could keep each other shut. No more
 # running rows are read than shut the gate.
 _UPDATE_GATES = text(f"""
@@ -179,6 +181,8 @@ _UPDATE_GATES = text(f"""
                     LIMIT g.running_below) AS busy) END THEN 'running'
             WHEN CASE WHEN g.waiting_below IS NOT NULL THEN g.waiting_below <= {NOW} - (
                 SELECT min(o.since) FROM oldest o WHERE o.queue <> g.queue) END THEN 'waiting'
+            WHEN g.only_while IS NOT NULL AND NOT g.only_while = ANY(CAST(:open AS text[]))
+                THEN 'load'
             END AS shut
         FROM {QUEUE} g WHERE {HAS_GATE})
     UPDATE {QUEUE} g SET shut = j.shut FROM judged j
@@ -186,6 +190,16 @@ _UPDATE_GATES = text(f"""
     RETURNING g.queue, g.shut""")
 
 
-def update_load_gates(connection: Connection, *, now: Clock = None) -> dict[str, str | None]:
-    """Open and shut gates; return, for each that changed, why it is shut; None: it is open."""
-    return {row.queue: row.shut for row in connection.execute(_UPDATE_GATES, {"now": now})}
+def load_gates_in_use(connection: Connection) -> list[str]:
+    return list(connection.execute(_IN_USE).scalars())
+
+
+def update_load_gates(
+    connection: Connection, open_gates: Sequence[str] = (), *, now: Clock = None
+) -> dict[str, str | None]:
+    """Open and shut gates; return, for each that changed, why it is shut; None: it is open.
+
+    ``open_gates``: the names of load gates that say yes; all others say no.
+    """
+    values = {"open": list(open_gates), "now": now}
+    return {row.queue: row.shut for row in connection.execute(_UPDATE_GATES, values)}

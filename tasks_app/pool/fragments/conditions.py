@@ -161,7 +161,7 @@ QUEUES = f"""
         SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
     SELECT queue FROM q WHERE queue IS NOT NULL
 """
-HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
+HAS_GATE = "num_nonnulls(g.running_below, g.waiting_below, g.only_while) > 0"
 FAR = "timestamptz '9899-01-01Z'"  # below the bound of ``moments_are_readable``
 _FAR_OFF = "timestamptz '9500-01-01Z'"  # after a producer's latest; below FAR if tests shift time
 # the due_at of a row while it is held, from its columns before

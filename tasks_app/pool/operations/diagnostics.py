@@ -136,6 +136,29 @@ def due_work(connection: Connection) -> list[DueWork]:
     return [DueWork(*row) for row in connection.execute(query, {"now": None})]
 
 
+def unindexed_references(connection: Connection, rows: int) -> Sequence[Row[Any]]:
+    """Return foreign keys of the user's big tables that a DELETE meets without an index.
+
+    Each as (referencing table, its columns, referenced table), of tables of at least so many rows
+    that refer to one from which rows are deleted.
+    """
+    query = text("""
+        SELECT f.conrelid::regclass::text AS source,
+            (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY k.number)
+             FROM unnest(f.conkey) WITH ORDINALITY AS k(attnum, number)
+             JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = k.attnum) AS columns,
+            f.confrelid::regclass::text AS target
+        FROM pg_constraint f
+        JOIN pg_class c ON c.oid = f.conrelid AND c.reltuples >= :rows
+        JOIN pg_stat_user_tables s ON s.relid = f.confrelid AND s.n_tup_del > 0
+        WHERE f.contype = 'f' AND f.conparentid = 0 AND NOT EXISTS (
+            SELECT FROM pg_index i
+            WHERE i.indrelid = f.conrelid AND i.indisvalid AND i.indpred IS NULL
+              AND (CAST(i.indkey AS smallint[]))[0:cardinality(f.conkey) - 1] @> f.conkey)
+        ORDER BY c.reltuples DESC, 1, 2""")
+    return connection.execute(query, {"rows": rows}).all()
+
+
 def blocked_by_failed(connection: Connection) -> Sequence[Row[Any]]:
     """Return order keys that a failed task blocks, those of the most waiting tasks first.
 

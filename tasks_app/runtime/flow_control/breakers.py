@@ -1,4 +1,4 @@
-"""Circuit breakers and load gates: declared, opened and closed, and the counts that decide it."""
+"""Circuit breakers: declared, opened and closed, and the counts that decide it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.flow_control import circuit_breakers as rows
-from tasks_app.pool.flow_control.queue_settings import update_load_gates
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import Registry
@@ -63,14 +62,6 @@ def override_breaker(
     if done:
         note(connection, "breaker", {"dependency": dependency, "mode": str(mode)}, who=by)
     return done
-
-
-def switch_load_gates(database: Database) -> None:
-    with database.single() as connection:
-        changed = update_load_gates(connection)
-    for queue, why in changed.items():
-        state = f"shut: others are {why}" if why else "open"
-        log.info("the gate of queue %s is %s", queue, state)
 
 
 class DependencyCounts:

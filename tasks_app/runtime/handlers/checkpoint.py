@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keys import KeysetKey, pack_keyset, unpack_keyset
+from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.pool.fragments.conditions import CHECK_STOPPED_EVERY_S, is_queue_stopped
@@ -195,6 +196,8 @@ def checkpoint_of(run: ActiveRun, access: Access) -> Checkpoint:
     return (AsyncCheckpoint if access.is_async else PlainCheckpoint)(run, access)
 
 
+log = quiet_logger(__name__)
+SLOW_PAGE_S = 1.0  # that a page takes to read, so that its query probably lacks an index
 FIRST = 100  # rows of the first page where time sizes pages: nothing is measured yet
 NOT_UNIQUE = (
     "The key of ctx.chunks is not unique, so a page that ends between rows with one key would skip "
@@ -228,6 +231,7 @@ class Chunks:
         self._began = 0.0
         self._ask_at = 0.0
         self._last: list[list[Any]] = []
+        self._warned = False
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Go on behind the last commit; each page is committed when the next one is wanted.
@@ -297,6 +301,14 @@ class Chunks:
 
     def _page(self, rows: list[Any]) -> tuple[list[Any], bool]:
         """Return the page, and whether more follow."""
+        read_s = time.monotonic() - self._began
+        if read_s >= SLOW_PAGE_S and not self._warned:
+            self._warned = True
+            log.warning(
+                "task %s (%s): a page of ctx.chunks took %.1f s to read. Create an index that has "
+                "what its WHERE compares, then its key: each page reads by it.",
+                *(self._run.task.task_id, self._run.task.name, read_s),
+            )
         page, more = rows[: self._size], len(rows) > self._size
         if page:
             self._last = pack_keyset(self._paged.key_of(page[-1]))  # before the handler changes it

@@ -18,7 +18,8 @@ from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl, WakeResult
-from tasks_app.runtime.flow_control.breakers import advance_breakers, switch_load_gates
+from tasks_app.runtime.flow_control.breakers import advance_breakers
+from tasks_app.runtime.flow_control.load_gates import LoadGates
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hint_sender import Publisher
 from tasks_app.runtime.leader.dispatcher import AHEAD, Dispatcher
@@ -176,13 +177,14 @@ class Duties:
         self._watcher = Watcher(settings, database, holder)
         self._scheduler = Scheduler(database)
         self._admission = AdmissionControl(database)
+        self._load_gates = LoadGates(settings, database)
         self._database = database
 
     def check(self, seen: IdleCheck | None = None) -> Checked:
         """Check gates and breakers, and fire schedules; after an idle check only what it saw."""
         self._watcher.start()  # with the first call; it does not depend on later ones
         if seen is None or seen.gates:
-            switch_load_gates(self._database)
+            self._load_gates.switch()
         if (seen is None or seen.breakers) and advance_breakers(self._database):
             seen = None
         fires_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s

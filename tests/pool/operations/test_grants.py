@@ -535,7 +535,7 @@ marker           program_id state
 pace             name
 partition        program_id step kind key_type key_column view_name status
 partition_value  program_id
-queue            queue shut retry
+queue            queue shut only_while retry
 queue_fair       queue changed_by
 queue_pause      queue
 queue_window     queue zone calendar

@@ -144,6 +144,7 @@ def test_a_queue_is_ruled_paused_and_left_alone_again(connection: Connection) ->
         ({"running_below": True}, "options.running_below is True"),
         ({"waiting_below": "soon"}, "options.waiting_below is 'soon'"),
         ({"waiting_below": 0}, "options.waiting_below is 0 s"),
+        ({"only_while": "at night"}, "options.only_while is 'at night'"),
         ({"retry": "now and then"}, "options.retry"),
         ({"max_attempts": 0}, "options.max_attempts is 0"),
         ({"timeout": -1}, "options.timeout"),

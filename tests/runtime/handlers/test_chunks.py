@@ -26,6 +26,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app.domain.handlers.outcomes import Retry
 from tasks_app.runtime.api.queues import change_queue, pause_queue, reset_queue, resume_queue
+from tasks_app.runtime.handlers import checkpoint
 from tasks_app.runtime.handlers.context import TaskContext
 from tests.factory import AS_BEFORE, IN_BERLIN
 from tests.runtime.bench import EFFECT, Bench
@@ -329,6 +330,24 @@ REFUSED = [
         {"statement": select((Item.id > 0).label("b")), "key": "b", "size": 50},
     ),
 ]
+
+
+def test_pages_that_are_slow_to_read_are_said_once(
+    bench: Bench, items, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @bench.handler("seek")
+    def h(ctx: Any) -> None:
+        for limit in (60.0, 0.0):
+            monkeypatch.setattr(checkpoint, "SLOW_PAGE_S", limit)
+            for _ in ctx.chunks("SELECT * FROM item", key="id", size=10, name=f"up to {limit}"):
+                pass
+
+    task_id = bench.run_one("seek")
+
+    (said,) = [r.getMessage() for r in caplog.records if "ctx.chunks" in r.getMessage()]
+    assert said.startswith(
+        f"task {task_id} (seek): a page of ctx.chunks took 0.0 s to read. Create"
+    )
 
 
 @pytest.mark.test_all
