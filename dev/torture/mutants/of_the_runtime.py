@@ -23,8 +23,8 @@ RUNTIME = (
         "an interruption is left to the next run",
         "A cancel hits no run but its own.",
         INTERRUPTS,
-        "        if _due.pop().is_open:  # else its handler has returned, and another may have begun\n",
-        "        if _due.pop():\n",
+        "if _due.pop().is_open:",
+        "if _due.pop():",
         f"{CANCELS}TestAtTheEnd::test_a_signal_that_comes_too_late_raises_nothing",
     ),
     mutant(
