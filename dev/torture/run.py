@@ -171,7 +171,7 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
         if plan.jobs:
             checks += jobs.judge_jobs(connection, cancels=plan.cancels)
         if plan.cancels_running:
-            checks += cancels.judge_cancels(connection)
+            checks += cancels.judge_cancels(connection, folder)
         if plan.flows:
             checks += flows.judge_flows(connection, plan.flows)
         facts: list[tuple[str, object]] = [
