@@ -24,7 +24,7 @@ A line for each. Options: `tasks-app COMMAND --help`, or [all of them](README.md
 SUBJECTS = {
     "Set up": "demo up down urls migrate grants notify config doctor",
     "Run": "work scan metrics dashboard healthz db-scheduler",
-    "Look": "list show explain stats report audit alerts",
+    "Look": "list show explain stats report audit alerts stacks",
     "Create and change tasks": "create cancel requeue errors edit run-now reschedule reprioritise"
     " move hold release enable disable rest",
     "Queues and limits": "pause resume queues limits unblock fair breakers locks",

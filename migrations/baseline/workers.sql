@@ -9,7 +9,11 @@ CREATE TABLE task_worker (  -- One row for each living child: its heartbeat, eve
     started_at timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the first heartbeat came.
     seen_at    timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the last heartbeat came. A child that is silent for longer than the lease
             -- counts as gone.
-    threads    integer     NOT NULL DEFAULT 1  -- How many messages the child works on at a time: 1, except in a pool of threads.
+    threads    integer     NOT NULL DEFAULT 1,  -- How many messages the child works on at a time: 1, except in a pool of threads.
+    asks       boolean     NOT NULL DEFAULT false,  -- Whether somebody asks for its stacks, and the worker has not seen that yet.
+    stacks     text,  -- What its threads and coroutines did when somebody last asked: files, lines and functions, never values. Null: nobody asked,
+            -- or it has not answered yet.
+    stacks_at  timestamptz  -- When it said so.
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.02,
     autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off

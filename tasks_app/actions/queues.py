@@ -1,4 +1,4 @@
-"""What operators do to queues, and to the limits, breakers and locks that hold tasks back."""
+"""What operators do to queues, to what holds tasks back (limits, breakers, locks), and workers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pydantic import AfterValidator, Field
 from sqlalchemy import Connection
 
 from tasks_app.actions.action import ActionResult, Nothing, Role, Short, action, param
+from tasks_app.domain.durations import count
 from tasks_app.domain.errors import NotThereError
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.flow_control.limits import GateKind
 from tasks_app.domain.locks import MOST_COUNTED, lock_parts
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import limits
 from tasks_app.runtime.api import queues as verbs
@@ -267,6 +270,27 @@ def free_lock(connection: Connection, _: None, given: Freed, by: str) -> ActionR
         return ActionResult(text, changed=False)
     fields = {"resource": given.resource, "taken_from": holders}
     return ActionResult(f"{given.resource} was taken from {', '.join(holders)}.", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whose stacks."""
+
+    worker: Short = param("--worker", "Only of this worker, or of this child.", "", metavar="NAME")
+
+
+def _stacks_page(given: Asked) -> str:
+    return f"/workers/stacks?worker={quote(given.worker, safe='')}"
+
+
+@action(Role.OPERATOR, "Stacks", "/workers/stacks", takes=Asked, page=_stacks_page)
+def ask_stacks(connection: Connection, _: None, given: Asked, by: str) -> ActionResult:
+    """Ask workers what each of their threads and coroutines does just now."""
+    asked = heartbeats.ask_stacks(connection, given.worker)
+    if not asked:
+        return ActionResult("Nobody was asked: no such worker is alive.", changed=False)
+    note(connection, "stacks", {"worker": given.worker}, who=by, number=len(asked))
+    return ActionResult(f"{count(len(asked), 'child')} asked. Answers take some seconds.", asked)
 
 
 @dataclass(frozen=True, slots=True)

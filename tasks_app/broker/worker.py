@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -140,8 +142,20 @@ class ChildWatch(bootsteps.StartStopStep):
             WORKER, str(worker.hostname), good_for_s=good_for_s
         )
         remove_abandoned()
+        self._heed_stacks_signal()
         worker.check_children = self.check_children
         worker.timer.call_repeatedly(LOOK_EVERY_S, self.check_children)
+
+    def _heed_stacks_signal(self) -> None:
+        """Let SIGUSR1, by which Celery logs the stacks of this process, ask the children, too."""
+        theirs = signal.getsignal(signal.SIGUSR1)
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self._slots.ask_stacks()
+            if callable(theirs):
+                theirs(number, frame)
+
+        signal.signal(signal.SIGUSR1, ask)
 
     def check_children(self) -> None:
         consumer = self._worker.consumer

@@ -1,26 +1,31 @@
-"""``doctor``, ``healthz``, ``config``: problems, health and settings."""
+"""``doctor``, ``healthz``, ``stacks``, ``config``: problems, health and settings."""
 
 from __future__ import annotations
 
 import os
 import sys
 import textwrap
+import time
 from typing import Any
 
 import click
 
+from tasks_app.actions.queues import Asked, ask_stacks
 from tasks_app.cli import output
-from tasks_app.cli.database import broken_module, settings
+from tasks_app.cli.database import broken_module, caller, settings, transaction, why_option
 from tasks_app.domain.config.setting_sources import Effective, effective_settings, unknown_variables
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError, TasksError
 from tasks_app.domain.explain.facts import RunBy
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
+from tasks_app.domain.tasks.error_text import printable
+from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
 from tasks_app.runtime.health_files import ROLES, RUN_DIR_VARIABLE, judge, probe, project_folder
 
 _INDENT = " " * 6
+ANSWER_PATIENCE_S = 10.0
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -57,6 +62,37 @@ def healthz(role: str, node: str | None, *, json_: bool) -> None:
     good, why = judge(role, node)
     output.print_json({"role": role, "node": node, "healthy": good, "why": why})
     sys.exit(0 if good else EXIT_NO)
+
+
+@click.command()
+@click.option("--worker", default="", metavar="NAME", help="Only of this worker, or of this child.")
+@why_option
+@output.json_option
+def stacks(worker: str, *, json_: bool) -> None:
+    """Print what each thread and coroutine of workers does now.
+
+    Files, lines and functions, with the task that each runs; never values. It asks through the
+    database, so that it works from anywhere; they log it, too. Exit 1: a child did not answer.
+    """
+    with transaction() as connection:
+        asked = ask_stacks.run(connection, None, Asked(worker), caller())
+    if not asked.changed:
+        output.refuse(asked.text)
+    ends = time.monotonic() + ANSWER_PATIENCE_S
+    while True:
+        with transaction() as connection:
+            found = heartbeats.read_stacks(connection, worker)
+        found = [each for each in found if each.owner in asked.fields]
+        silent = [each.owner for each in found if each.stacks is None]
+        if not silent or time.monotonic() > ends:
+            break
+        time.sleep(0.25)
+    if json_:
+        output.print_json(found)
+    else:
+        for each in found:
+            click.echo(f"{each.owner}\n{printable(each.stacks or 'It has not answered.')}\n")
+    sys.exit(EXIT_NO if silent else 0)
 
 
 def _examine() -> list[Finding]:

@@ -78,6 +78,7 @@ SECTIONS = {
         "notify": "installs:notify",
         "doctor": "doctor:doctor",
         "config": "doctor:config",
+        "stacks": "doctor:stacks",
         "report": "reports:report",
         "audit": "reports:audit",
         "alerts": "serving:alerts",

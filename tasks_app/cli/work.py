@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -21,7 +22,7 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.database import load_modules, settings, transaction
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import count
+from tasks_app.domain.durations import MIB, count, parse_bytes
 from tasks_app.domain.errors import EXIT_NO, EXIT_UNREACHABLE, ConfigurationError
 from tasks_app.domain.queues import queue_status
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -36,14 +37,22 @@ from tasks_app.runtime.api.queues import list_queues
 from tasks_app.runtime.flow_control.breakers import enter_breakers
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.handlers.time_limits import check_hard_limit
+from tasks_app.runtime.health_files import resident_bytes
 from tasks_app.runtime.schedules.declared import synchronise
 from tasks_app.runtime.scoreboard import temporary_folder
 from tasks_app.runtime.statistics import RUN_COUNTS, read_counts
 from tasks_app.runtime.tracing.run_logs import JsonLines
-from tasks_app.runtime.worker.standalone import run_work
-from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
+from tasks_app.runtime.worker.places import RECYCLED
+from tasks_app.runtime.worker.standalone import RecycleLimits, run_work
+from tasks_app.runtime.worker.supervisor import (
+    WorkerEnd,
+    heed_early_signals,
+    supervise,
+    work_command,
+)
 
 log = quiet_logger(__name__)
+END_PATIENCE_S = 5  # how long threads and exit functions may take at the end of a process
 MOST = 64  # processes of a worker, or threads in each
 
 
@@ -89,6 +98,13 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tu
     return queues
 
 
+def _memory(_: click.Context, __: click.Parameter, given: str | None) -> int | None:
+    try:
+        return None if given is None else parse_bytes(given)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
 @click.command()
 @click.option("--drain", is_flag=True, help="End when nothing is due.")
 @click.option(
@@ -112,6 +128,17 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tu
     callback=_queues,
     help="Only this queue, or these: mail,reports. Default: those of the handlers.",
 )
+@click.option(
+    "--max-tasks",
+    type=click.IntRange(1),
+    help="Replace a process after this many tasks.",
+)
+@click.option(
+    "--max-memory",
+    callback=_memory,
+    metavar="SIZE",
+    help="Replace a process that has more than this in memory between tasks: 512MB.",
+)
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
 @click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")
 @output.json_option
@@ -121,6 +148,8 @@ def work(
     concurrency: int,
     threads: int | None,
     queues: tuple[str, ...],
+    max_tasks: int | None,
+    max_memory: int | None,
     alone: bool,
     counts: Path | None,
     json_: bool,
@@ -134,6 +163,7 @@ def work(
     """
     if json_ and not drain:
         raise click.UsageError("--json prints what was drained: it needs --drain.")
+    heed_early_signals()
     given = settings()
     threads = threads or given.threads
     if given.celery_app:
@@ -153,7 +183,15 @@ def work(
             synchronise(connection, HANDLERS)  # a role without grants is refused here, once
             enter_breakers(connection, HANDLERS)
             check_may_run(connection, logs=given.transitions != "off")
+        held = resident_bytes()  # as much as each process has at its start
+        if max_memory is not None and max_memory <= held:
+            raise click.UsageError(
+                f"--max-memory is less than the {held // MIB} MB of a process that has run "
+                "nothing. Give more."
+            )
         arguments = ["work", "--alone", f"--threads={threads}", *["--drain"] * drain]
+        arguments += [f"--max-tasks={max_tasks}"] * (max_tasks is not None)
+        arguments += [f"--max-memory={(max_memory or 0) / MIB}MB"] * (max_memory is not None)
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
         healthy_for_s = given.healthy_for.total_seconds()
         run = partial(supervise, children=concurrency, healthy_for_s=healthy_for_s, stay=not drain)
@@ -165,13 +203,21 @@ def work(
     _log_to_stderr(given)
     gc.freeze()  # what is loaded by now stays, so that no collection walks it
     status = 1
+    limits = RecycleLimits(max_tasks, max_memory)
     try:
-        run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
-        status = 0
-    finally:  # a handler's thread or executor that lives on does not keep the process
-        timer = threading.Timer(5.0, _end, (status,))
+        recycled = run_work(
+            given, queues=queues, threads=threads, drain=drain, handle_signals=True, limits=limits
+        )
+        status = RECYCLED if recycled else 0
+    finally:  # what a handler left and that lives on does not keep the process
+        timer = threading.Timer(END_PATIENCE_S, _end, (status,))
         timer.daemon = True
         timer.start()
+        # If it lets no thread run, or the interpreter has ended:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        signal.alarm(2 * END_PATIENCE_S)
+    sys.exit(status)
 
 
 def _end(status: int) -> None:

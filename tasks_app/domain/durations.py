@@ -9,6 +9,9 @@ from typing import Any
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
+MIB = 1024**2
+_UNITS = {"KB": 1024, "MB": MIB, "GB": 1024 * MIB}
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(kb|mb|gb)\s*$", re.IGNORECASE)
 LONGEST = timedelta(days=3660)  # ten years: a longer wait is probably a typing error
 ALLOWED = "seconds, a timedelta, or text such as '30s'"
 ALLOWED_RATE = "a number and a time, such as 100/1m"
@@ -48,6 +51,15 @@ def parse_rate(value: Any) -> tuple[int, timedelta]:
         if 1 <= rate[0] < 2**31 and timedelta(milliseconds=1) <= rate[1] <= timedelta(days=366):
             return rate
     raise ValueError("is not a rate")
+
+
+def parse_bytes(value: str) -> int:
+    """Return an amount of memory such as ``512MB`` in bytes; raises ValueError."""
+    found = _BYTES.match(value)
+    size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if not 0 < size < 2**50:
+        raise ValueError(f"{value[:40]!r} is no amount of memory. Write it as 512MB or 2GB")
+    return size
 
 
 def named_duration(name: str, value: Duration) -> timedelta:

@@ -211,6 +211,14 @@ def process_facts(pid: int) -> tuple[float, bool] | None:
     return round(int(facts[19]) / _TICKS_PER_S, 2), facts[0] in {b"Z", b"X"}
 
 
+def resident_bytes() -> int:
+    """Return how much memory this process has in use."""
+    if sys.platform != "linux":
+        return int(psutil.Process().memory_info().rss)
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  as above
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def born_at(pid: int) -> float | None:
     facts = process_facts(pid)
     return None if facts is None else facts[0]

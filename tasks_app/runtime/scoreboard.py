@@ -23,8 +23,9 @@ from tasks_app.runtime.health_files import born_at, own_birth, process_facts
 
 SLOTS = 256
 MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes how many
-# Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages.
-HEAD = struct.Struct("=q d 160s d d q q q")
+# Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages,
+# whether it retires.
+HEAD = struct.Struct("=q d 160s d d q q q q")
 RUN = struct.Struct("=q q d d")
 """Id, attempt, since, kill_at; below 0: a cancel asks for the kill, not the hard limit."""
 _HEAD_SIZE = 256
@@ -33,8 +34,10 @@ _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 _KILL = struct.Struct("=q d")  # of the killed child: pid, when; below 0: only for cancels
 _KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
 _NO_HEAD, _NO_RUN = bytes(_HEAD_SIZE), bytes(RUN.size)
-_STAGE_AT, _REPORTING_AT, _TIDY_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
-_TIDY = struct.Struct("=d")
+_STAGE_AT, _REPORTING_AT, _STACKS_AT, _TIDY_AT, _LOOK_AT = (
+    SLOTS * _HEAD_SIZE + n for n in (0, 1, 2, 8, 16)
+)
+_INSTANT = struct.Struct("=d")
 _RUNS_AT = SLOTS * _HEAD_SIZE + 4096
 _FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * RUN.size
 
@@ -65,6 +68,12 @@ class Scoreboard:
         taken = (index for index, pid in enumerate(_PIDS.unpack_from(self._view)) if pid)
         return [view for view in map(self.read, taken) if view is not None]
 
+    def retiring(self) -> set[int]:
+        """Return the pids of children that claim nothing more while their worker goes on."""
+        taken = (index for index, pid in enumerate(_PIDS.unpack_from(self._view)) if pid)
+        heads = (HEAD.unpack_from(self._view, head_offset(index)) for index in taken)
+        return {pid for pid, *_, retires in heads if retires}
+
     @property
     def stage(self) -> Stage:
         return Stage(self._map[_STAGE_AT])
@@ -92,12 +101,33 @@ class Scoreboard:
     @property
     def tidy_at(self) -> float:
         """When one of the children is to tidy the pool, for all of them."""
-        instant: float = _TIDY.unpack_from(self._view, _TIDY_AT)[0]
-        return instant
+        return self._instant(_TIDY_AT)
 
     @tidy_at.setter
     def tidy_at(self, instant: float) -> None:
-        self.write(_TIDY_AT, _TIDY.pack(instant))
+        self.write(_TIDY_AT, _INSTANT.pack(instant))
+
+    @property
+    def look_at(self) -> float:
+        """When one of the children is to look whether somebody asks for stacks."""
+        return self._instant(_LOOK_AT)
+
+    @look_at.setter
+    def look_at(self, instant: float) -> None:
+        self.write(_LOOK_AT, _INSTANT.pack(instant))
+
+    def _instant(self, at: int) -> float:
+        instant: float = _INSTANT.unpack_from(self._view, at)[0]
+        return instant
+
+    @property
+    def stacks_asked(self) -> int:
+        """A number that changes when somebody asks for the stacks of all children."""
+        return self._map[_STACKS_AT]
+
+    def ask_stacks(self) -> None:
+        """Ask for them. One byte, so that a signal handler may do it."""
+        self._map[_STACKS_AT] = (self._map[_STACKS_AT] + 1) % 256
 
     def take(self, owner: str) -> Slot:
         """Take a free record for this process; RuntimeError: all are in use."""
@@ -135,7 +165,7 @@ class Scoreboard:
     def read(self, index: int) -> SlotView | None:
         at, first = head_offset(index), run_offset(index, 0)
         head = HEAD.unpack_from(self._view, at)
-        pid, born, owner, beat, hungry, places, unlisted, messages = head
+        pid, born, owner, beat, hungry, places, unlisted, messages, _ = head
         if pid == 0:
             return None
         listed = RUN.iter_unpack(self._view[first : first + places * RUN.size])
@@ -192,6 +222,7 @@ class Slot:
         self._unlisted: set[Run] = set()
         self._lock = threading.Lock()
         self._left = False
+        self._retires = False
 
     @property
     def stage(self) -> Stage:
@@ -208,6 +239,26 @@ class Slot:
     @tidy_at.setter
     def tidy_at(self, instant: float) -> None:
         self._file.tidy_at = instant
+
+    @property
+    def look_at(self) -> float:
+        return self._file.look_at
+
+    @look_at.setter
+    def look_at(self, instant: float) -> None:
+        self._file.look_at = instant
+
+    @property
+    def stacks_asked(self) -> int:
+        return self._file.stacks_asked
+
+    def ask_stacks(self) -> None:
+        self._file.ask_stacks()
+
+    @property
+    def owners(self) -> list[str]:
+        """The names of all children of this worker."""
+        return [view.owner for view in self._file.occupied()]
 
     @property
     def others_run(self) -> bool:
@@ -284,6 +335,12 @@ class Slot:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
 
+    def retire(self) -> None:
+        """Note that this child claims nothing more: its parent may start the next one."""
+        with self._lock:
+            self._retires = True
+            self._write()
+
     def free(self) -> None:
         """Free the record. From now on nothing is written to it: it may be another child's."""
         with self._lock:
@@ -297,7 +354,7 @@ class Slot:
     def _write(self) -> None:
         if self._left:
             return
-        runs = self._places_used, len(self._unlisted), self._messages
+        runs = self._places_used, len(self._unlisted), self._messages, self._retires
         owner = self.owner.encode()[:160]
         record = HEAD.pack(self._pid, self._born, owner, self._beat, self._hungry, *runs)
         self._file.write(head_offset(self._index), record)
@@ -382,8 +439,16 @@ def temporary_folder() -> str:
         ) from None
 
 
+def _namespace() -> str:
+    """Name the processes that this one sees: containers that share /tmp do not know each other."""
+    try:
+        return f"-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # not Linux
+        return ""
+
+
 def _base() -> Path:
-    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}"
+    base = Path(temporary_folder()) / f"tasks_app-slots-{os.getuid()}{_namespace()}"
     with suppress(FileExistsError):
         base.mkdir(0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():  # another user made it first

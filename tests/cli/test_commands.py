@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
-from tasks_app.cli import output
+from tasks_app.cli import doctor, output
 from tasks_app.cli.group import group
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs import heartbeats
@@ -90,6 +90,50 @@ def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> 
     assert (resumed.returncode, resumed.stdout) == (1, "")
     assert "tasks-app resume --all" in resumed.stderr
     assert shell("resume", "--all").stdout == "Every queue is not paused any more.\n"
+
+
+def test_stacks_are_those_of_the_children_that_were_asked(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ANSWER_PATIENCE_S", -1.0)
+    nobody = shell("stacks", "--worker", "n")
+    assert (nobody.returncode, nobody.stderr) == (1, "Nobody was asked: no such worker is alive.\n")
+    with engine.begin() as connection:
+        for owner, node in (("a", "n"), ("b", "n"), ("c", "other")):
+            heartbeats.write_heartbeat(
+                connection, owner=owner, node=node, queues=["mail"], handlers=["t"]
+            )
+    asks = heartbeats.ask_stacks
+
+    def answered(connection: Connection, worker: str) -> list[str]:
+        owners = asks(connection, worker)
+        heartbeats.write_stacks(connection, "a", "thread MainThread\n\x1b[31m")
+        return owners
+
+    monkeypatch.setattr(heartbeats, "ask_stacks", answered)
+    told = shell("stacks", "--worker", "n", "--why", "it hangs")
+    assert told.returncode == 1
+    assert told.stdout == "a\nthread MainThread\n\\x1b[31m\n\nb\nIt has not answered.\n\n"
+    assert shell("stacks", "--worker", "a").returncode == 0
+    assert [each["owner"] for each in shell.json("stacks", "--worker", "n")] == ["a", "b"]
+    assert shell.json("audit")[-1]["what"] == {"why": "it hangs", "worker": "n"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--max-tasks", "0", "0 is not in the range x>=1"),
+        ("--max-memory", "512", "'512' is no amount of memory. Write it as 512MB or 2GB."),
+        ("--max-memory", "-1MB", "'-1MB' is no amount of memory."),
+        ("--max-memory", "0MB", "'0MB' is no amount of memory."),
+    ],
+)
+def test_limits_of_processes_that_make_no_sense_are_refused(
+    shell: Shell, option: str, value: str, words: str
+) -> None:
+    done = shell("work", option, value)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 AWAY = {"TASKS_APP_DATABASE_URL": "postgresql+psycopg://u:hunter2@127.0.0.1:1/x"}

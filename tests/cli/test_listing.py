@@ -333,6 +333,7 @@ config
 doctor
 report
 healthz --role db
+stacks --worker nobody
 create cli.echo '{"n": 1}' --queue mail --delay 1h
 list
 stats

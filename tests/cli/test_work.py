@@ -176,6 +176,13 @@ def test_it_counts_what_ran_in_every_way_also_before_a_death(
 
 @pytest.mark.test_all
 @pytest.mark.timeout(120)
+def test_a_process_may_use_more_memory_than_it_starts_with(shell_of_drained: Shell) -> None:
+    done = shell_of_drained("work", "--max-memory", "1MB")
+    assert done.returncode == 2
+    assert "MB of a process that has run nothing. Give more." in done.stderr
+
+
+@pytest.mark.test_all
 def test_several_queues_may_be_given_in_one_text(shell_of_drained: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
         for queue, name in (("default", "runs"), ("mail", "mail")):

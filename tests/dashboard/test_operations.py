@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group
 from tasks_app.monitor.pages import overview
-from tasks_app.pool.runs.heartbeats import write_heartbeat
+from tasks_app.pool.runs.heartbeats import take_stacks_asked, write_heartbeat, write_stacks
 from tests.dashboard.browser import EVIL, Browser, browser_of, is_inert, shows, text_of, write
 from tests.dashboard.test_pages import audit, failed_task, waiting_task
 
@@ -49,6 +49,26 @@ def test_who_is_silent_and_what_nobody_serves(engine: Engine, browser: Browser) 
     assert [child["silent"] for child in children] == [False, True]
     assert model["unserved"] == ["mail"]
     shows(text_of(browser.get("/workers").text), "No living child serves mail", "silent")
+
+
+def test_stacks_are_asked_for_and_shown(engine: Engine, browser: Browser) -> None:
+    lives(engine, "host-a/1")
+    shows(browser.get("/workers").text, 'action="/workers/stacks"')
+    asked = browser.act("/workers/stacks", {"worker": "host-a"})
+    assert asked.headers["location"] == "/workers/stacks?worker=host-a"
+    shows(text_of(browser.get("/workers/stacks?worker=host-a").text), "has not answered")
+    said = f"thread MainThread runs task 7 (t)\n{EVIL}"
+    with engine.begin() as connection:
+        assert take_stacks_asked(connection, ["host-a/1"])
+        write_stacks(connection, "host-a/1", said)
+    page = browser.get("/workers/stacks").text
+    is_inert(page)
+    shows(page, "thread MainThread runs task 7 (t)")
+    (child,) = browser.get("/api/workers/stacks").json()["children"]
+    assert (child["owner"], child["stacks"]) == ("host-a/1", said)
+    browser.act("/workers/stacks", {"worker": "nobody"})
+    shows(browser.get("/workers").text, "no such worker is alive")
+    assert audit(engine) == [("stacks", "local (dashboard)", [])]
 
 
 def test_without_workers_it_says_how_to_start_one(browser: Browser) -> None:

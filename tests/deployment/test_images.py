@@ -76,13 +76,21 @@ def test_an_alert_names_what_is_exported_and_a_page_that_is_there(rule: dict[str
 @pytest.mark.parametrize("name", ["worker", "beat"])
 def test_kubernetes_runs_the_documented_commands_and_probes(name: str) -> None:
     _, container = pod(name)
-    assert shlex.join(container["command"]) == documented(name)
+    assert shlex.join(container["args"]) == documented(name)
+    assert "command" not in container  # it would replace the image's tini
     probe = container["livenessProbe"]
     assert probe["exec"]["command"] == ["tasks-app", "healthz", "--role", name]
     promised = yaml.safe_load(
         re.findall(r"```yaml\n(.*?)```", text_of("docs/operations/processes.md"), re.DOTALL)[0]
     )["containers"][0]["livenessProbe"]
     assert {**probe, "exec": None} == {**promised, "exec": None}
+
+
+def test_the_image_has_an_init_and_compose_keeps_it() -> None:
+    image, compose = text_of("deploy/Dockerfile"), text_of("docker-compose.yml")
+    assert "install --yes --no-install-recommends tini" in image
+    assert re.findall(r"^ENTRYPOINT (.*)", image, re.MULTILINE) == ['["tini", "--"]']
+    assert "entrypoint:" not in compose
 
 
 def test_a_pod_of_workers_has_time_to_let_go() -> None:

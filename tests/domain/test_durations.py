@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.domain.durations import LONGEST, format_duration, parse_duration
+from tasks_app.domain.durations import LONGEST, MIB, format_duration, parse_bytes, parse_duration
 from tasks_app.domain.encryption import (
     Keyring,
     MissingKeyError,
@@ -337,3 +337,11 @@ def test_it_is_read_again_as_it_was_written() -> None:
         newer_than=timedelta(days=2),
         ids=(1, 3),
     )
+
+
+def test_memory_has_a_unit() -> None:
+    given = ["512kB", "512MB", " 1.5 gb "]
+    assert [parse_bytes(each) for each in given] == [512 * 1024, 512 * MIB, 1536 * MIB]
+    for nonsense in ("512", "-1MB", "0MB", "MB", "", "1e3MB", "9999999GB"):
+        with pytest.raises(ValueError, match="is no amount of memory"):
+            parse_bytes(nonsense)

@@ -59,4 +59,4 @@ def test_what_it_says_of_the_end_is_in_the_worker() -> None:
     assert {"name": "TASKS_APP_STOP_GRACE", "value": "100s"} in container["env"]
     assert "120 s in `worker.yaml`" in PAGE
     assert "`TASKS_APP_STOP_GRACE` (100 s)" in PAGE
-    assert container["command"][0] == "celery"
+    assert container["args"][0] == "celery"

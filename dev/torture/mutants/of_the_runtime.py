@@ -60,6 +60,22 @@ RUNTIME = (
         f"{CANCELS}test_one_that_cannot_be_cancelled_is_only_told",
     ),
     mutant(
+        "a successor that waits",
+        "A child that retires is replaced before its last tasks end.",
+        "tasks_app/runtime/worker/standalone.py",
+        "            if threads and self._room <= 0:",
+        "            if False and self._room <= 0:",
+        "tests/runtime/worker/test_standalone.py::test_the_parent_sees_who_retires_before_it_ends",
+    ),
+    mutant(
+        "stacks that nobody asked for",
+        "Who asks for stacks is answered once.",
+        "tasks_app/pool/runs/heartbeats.py",
+        "SET asks = false WHERE",
+        "SET asks = asks WHERE",
+        "tests/runtime/worker/test_stacks.py::test_who_is_asked",
+    ),
+    mutant(
         "a run that never began is forgotten",
         "However a task of the event loop ends, its run is given back or has ended.",
         "tasks_app/runtime/execution/pools.py",

@@ -318,6 +318,12 @@ def show_workers(visit: Visit) -> overview.Workers:
     return visit.read(overview.workers, settings=True)
 
 
+@page("/workers/stacks", "workers/stacks.html", live="workers/stacks_live.html", query=("worker",))
+def show_stacks(visit: Visit) -> overview.StacksPage:
+    """What threads and coroutines of `worker` did when somebody last asked."""
+    return visit.read(overview.stacks_page, visit.given("worker").get("worker", ""))
+
+
 @page(
     "/audit",
     "audit/list.html",

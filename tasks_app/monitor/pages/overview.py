@@ -24,7 +24,7 @@ from tasks_app.pool.flow_control.queue_settings import find_pauses
 from tasks_app.pool.fragments.conditions import QUEUES
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.runs.heartbeats import Worker
+from tasks_app.pool.runs.heartbeats import Stacks, Worker
 from tasks_app.pool.statistics.read import unkept
 from tasks_app.pool.tables import (
     ALL,
@@ -242,6 +242,18 @@ def workers(connection: Connection, settings: Settings) -> Workers:
         unserved=unserved,
         start=heartbeats.started_by(connection, settings.lease).start_worker(",".join(unserved)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StacksPage:
+    at: datetime
+    worker: str  # whose; empty: of all
+    children: tuple[Stacks, ...]
+
+
+def stacks_page(connection: Connection, worker: str) -> StacksPage:
+    found = heartbeats.read_stacks(connection, worker)
+    return StacksPage(database_now(connection), worker, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ _GRANTS = {
     RoleKind.READER: (_READ, f"SELECT ON SEQUENCE {t.table('task_pending_id_seq')}"),
     RoleKind.ADMIN: (
         *(_READ, f"{_CHANGE} {', '.join(_ADMIN)}", f"INSERT ON {t.GROUP_IDS}"),
+        f"UPDATE (asks, stacks, stacks_at) ON {t.WORKER}",
         *(f"EXECUTE ON FUNCTION {t.EXTEND}(bigint, bigint[])", _ENTER_STEPS, *_EVENTS),
         *(_IDS, _AUDIT),
     ),

@@ -54,6 +54,52 @@ _RUN_BY = text(f"""
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What a child did when somebody asked; None: it has not answered, or nobody has asked."""
+
+    owner: str
+    node: str
+    stacks: str | None
+    stacks_at: datetime | None
+
+
+# One that has ended a while ago is not asked; a lease, after which it is gone, may be that long.
+_OF_WORKER = f"""
+    CAST(:worker AS text) IN ('', node, owner) AND seen_at > {NOW} - interval '5 minutes'"""
+_ASK_STACKS = text(f"""
+    UPDATE {WORKER} SET asks = true, stacks = NULL, stacks_at = NULL
+    WHERE {_OF_WORKER} RETURNING owner""")
+_TAKE_STACKS_ASKED = text(f"""
+    UPDATE {WORKER} SET asks = false WHERE owner = ANY(:owners) AND asks RETURNING owner""")
+_WRITE_STACKS = text(f"""
+    UPDATE {WORKER} SET stacks = :stacks, stacks_at = {NOW} WHERE owner = :owner""")
+_STACKS = text(f"""
+    SELECT owner, node, stacks, stacks_at FROM {WORKER} WHERE {_OF_WORKER} ORDER BY owner""")
+
+
+def ask_stacks(connection: Connection, worker: str, *, now: Clock = None) -> list[str]:
+    """Ask a worker, one of its children or, without a name, all; return the owners asked."""
+    values = {"worker": worker, "now": now}
+    return sorted(connection.execute(_ASK_STACKS, values).scalars())
+
+
+def take_stacks_asked(connection: Connection, owners: Sequence[str]) -> bool:
+    """Tell whether somebody asks one of these children; he is not seen again."""
+    found = connection.execute(_TAKE_STACKS_ASKED, {"owners": list(owners)})
+    return found.first() is not None
+
+
+def write_stacks(connection: Connection, owner: str, stacks: str, *, now: Clock = None) -> None:
+    values = {"owner": owner, "stacks": storable_text(stacks, len(stacks)), "now": now}
+    connection.execute(_WRITE_STACKS, values)
+
+
+def read_stacks(connection: Connection, worker: str, *, now: Clock = None) -> list[Stacks]:
+    values = {"worker": worker, "now": now}
+    return [Stacks(*row) for row in connection.execute(_STACKS, values)]
+
+
 def write_heartbeat(
     connection: Connection,
     *,

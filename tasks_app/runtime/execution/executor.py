@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -224,15 +225,16 @@ class Executor:
         else:
             self.threads.await_end(patience_s)
 
-    def top_up_whole(self, queues: Sequence[str]) -> int:
+    def top_up_whole(self, queues: Sequence[str], most: float = inf) -> int:
         """Do as :meth:`top_up`, and read all that is due for it, however long that takes."""
         self.poller.begin_at_the_front()
-        return self.top_up(queues)
+        return self.top_up(queues, most=most)
 
-    def top_up(self, queues: Sequence[str], *, exclusive: bool = True) -> int:
+    def top_up(self, queues: Sequence[str], *, exclusive: bool = True, most: float = inf) -> int:
         """Claim from the pool what threads and event loop have room for; return how many tasks.
 
         Without ``exclusive``, no task that would have to wait here until all others have ended.
+        ``most``: in all.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
@@ -242,17 +244,21 @@ class Executor:
             if self.poller.backoffs[kind].lasts:
                 quiet.append(kind)
             else:
-                claimed += self._of_kind(kind, queues, exclusive=exclusive)
+                claimed += self._of_kind(kind, queues, most - claimed, exclusive=exclusive)
         if not claimed:
-            claimed = sum(self._of_kind(kind, queues, exclusive=exclusive) for kind in quiet)
+            for kind in quiet:
+                claimed += self._of_kind(kind, queues, most - claimed, exclusive=exclusive)
         return claimed
 
-    def _of_kind(self, kind: Claimer, queues: Sequence[str], *, exclusive: bool) -> int:
+    def _of_kind(
+        self, kind: Claimer, queues: Sequence[str], most: float, *, exclusive: bool
+    ) -> int:
         if kind is self._claimant.asynchronous:
-            most = min(self._room(), self._most)
+            room = min(self._room(), self._most)
         else:
-            most = self.next_group() if self._inflight.waiting <= self.threads.number else 0
-        return self.poller.claim(queues, most, kind, exclusive=exclusive) if most else 0
+            room = self.next_group() if self._inflight.waiting <= self.threads.number else 0
+        room = int(min(room, most))
+        return self.poller.claim(queues, room, kind, exclusive=exclusive) if room else 0
 
     def _room(self) -> int:
         """Return how many places of the async pool to fill: many at once, or few after a moment."""

@@ -52,7 +52,7 @@ class AsyncPool:
         self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], ActiveRun] = {}
         self._asked_at: float | None = None
         self._warned: set[str] = set()
 
@@ -93,6 +93,14 @@ class AsyncPool:
     def await_end(self, patience_s: float) -> None:
         with self._end_of_all:
             self._end_of_all.wait_for(lambda: not self._running, patience_s)
+
+    def coroutines(self) -> list[tuple[asyncio.Task[Any], ActiveRun | None]]:
+        """Return the tasks of the event loop: those of runs, then those that handlers began."""
+        loop = self._loop
+        if loop is None:
+            return []
+        begun = asyncio.all_tasks(loop)
+        return [*self._tasks.copy().items(), *((task, None) for task in begun)]
 
     def warn_if_blocked(self) -> None:
         """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
@@ -151,12 +159,12 @@ class AsyncPool:
     def _spawn(self, runs: Sequence[ActiveRun]) -> None:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
-            self._tasks.add(task)  # first: the housekeeper may ask at any moment
+            self._tasks[task] = run  # first: the housekeeper may ask at any moment
             run.in_loop = partial(self._tasks.__contains__, task)
             task.add_done_callback(partial(self._over, run))
 
     def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a run ended by an internal error: %s", type(error).__name__)
         self._leave(run)  # it may not even have begun

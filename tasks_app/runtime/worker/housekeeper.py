@@ -38,6 +38,7 @@ from tasks_app.runtime.tracing.run_logs import ATTEMPTS
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
+from tasks_app.runtime.worker.stacks import StackReport
 
 log = quiet_logger(__name__)
 REAP_EVERY_S = 2.0
@@ -99,6 +100,7 @@ class Housekeeper:
             executor.dependencies.tell,
             executor.runner.locks.renewals.renew_locks,
             ATTEMPTS.tell,
+            StackReport(parts, executor.async_pool).tell,
             self.renewer.renew,
         )
         """Done in every round, so they must be cheap when idle."""

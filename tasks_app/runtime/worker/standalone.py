@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tasks_app.domain.config.setting_sources import unknown_variables
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import count
+from tasks_app.domain.durations import MIB, count
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.scan import DueRows, Upcoming, find_due, find_upcoming
@@ -24,6 +26,7 @@ from tasks_app.runtime.flow_control.breakers import bring_in_breakers
 from tasks_app.runtime.handler_db.driver_internals import notices_at_start
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.health_files import resident_bytes
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.leader import Duties
 from tasks_app.runtime.notify import Listener
@@ -36,6 +39,26 @@ from tasks_app.runtime.worker.supervisor import heed_signals, heed_signals_of_ch
 log = quiet_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class RecycleLimits:
+    """When a child makes room for a new one; with neither it stays."""
+
+    tasks: int | None = None
+    memory: int | None = None  # bytes, looked at between tasks
+
+    def left(self, claimed: int) -> float:
+        """Return how many more tasks a child may claim."""
+        return inf if self.tasks is None else self.tasks - claimed
+
+    def passed(self, claimed: int) -> str:
+        """Say which limit a child has passed; empty: none. A child runs one task at least."""
+        if self.left(claimed) <= 0:
+            return f"{count(claimed, 'task')} (--max-tasks)"
+        if self.memory is not None and claimed and (held := resident_bytes()) > self.memory:
+            return f"{count(claimed, 'task')}, with {held // MIB} MB in memory (--max-memory)"
+        return ""
+
+
 def run_work(
     settings: Settings,
     *,
@@ -46,12 +69,16 @@ def run_work(
     middleware: Sequence[Middleware] | None = None,
     slots: Scoreboard | None = None,
     handle_signals: bool = False,
-) -> None:
+    limits: RecycleLimits = RecycleLimits(),
+) -> bool:
     """Run tasks in this process until it is told to stop; with ``drain``, until nothing is due.
 
     Handlers run in this thread and ``threads - 1`` others. ``queues`` empty: ``default`` and those
     of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running tasks;
     what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
+
+    Returns:
+        Whether it ended as it has passed one of the ``limits``, so that another is to go on.
     """
     for sentence in notices_at_start():
         log.warning(sentence)
@@ -80,7 +107,8 @@ def run_work(
     child.start()
     log.info("ready: %s; queues: %s", count(len(registry.names), "handler"), ", ".join(served))
     try:
-        StandaloneWorker(settings, child, served, set(child.identity.handlers)).run(drain=drain)
+        names = set(child.identity.handlers)
+        return StandaloneWorker(settings, child, served, names, limits=limits).run(drain=drain)
     except OperationalError:  # it gave up, and holds nothing
         child.stop()
         child.slot.free()  # even if its last writes were not answered: or it would be replaced
@@ -94,6 +122,7 @@ TIDY_AT_MOST = 1_000
 ON_THE_WAY_S = 0.1
 """The look ahead may take so long to reach the database: what is due since then is not missed."""
 DRAIN_NAP_S = 0.1  # between two looks of a child that waits for its siblings' last tasks
+NOTICE_S = 0.2  # within which the parent has seen that a child retires
 SHORTEST_NAP_S = 0.005  # instants that lie closer together are served together
 FRUITLESS = Pace(0.0, 20, 0.1)
 """A notice wakes all idle children, and one gets the task: the looks of the others take a twentieth
@@ -108,6 +137,7 @@ class StandaloneWorker:
         queues: tuple[str, ...],
         names: set[str],
         front: ScanPosition | None = None,
+        limits: RecycleLimits = RecycleLimits(),
     ) -> None:
         self._settings = settings
         self.child = child
@@ -116,6 +146,8 @@ class StandaloneWorker:
         self._names = names
         self.duties = Duties(settings, child.database, child.identity.owner)
         self._slot = child.slot
+        self._limits = limits
+        self._claimed = 0
         self._claimed_at = 0.0
         self._front = front or ScanPosition()
         self._admission = AdmissionControl(child.database)
@@ -125,8 +157,10 @@ class StandaloneWorker:
         self._fruitless = Throttle(FRUITLESS)
         self._pause_s = 0.0
 
-    def run(self, *, drain: bool = False) -> None:
+    def run(self, *, drain: bool = False) -> bool:
         """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
+
+        Return whether a limit was passed before: then it ends after the tasks that it has.
 
         A worker that stays lets workers renew before any rescue: the database's clock may have just
         jumped. A drain has no time for that.
@@ -140,23 +174,34 @@ class StandaloneWorker:
         self.child.executor.threads.start()
         listens = self._settings.hints and not drain
         with Listener(self.child.database, self.notice) if listens else nullcontext():
-            self._work(drain=drain)
+            retires = self._work(drain=drain)
         self._inflight.stop()
         self.duties.stop()
         self.child.await_runs()
+        return retires
 
-    def _work(self, *, drain: bool) -> None:
+    def _work(self, *, drain: bool) -> bool:
         while not self._inflight.over:
             self._every(self.tidy)
             taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
-            self.child.executor.run_waiting(self.child.executor.threads.number if taken else 0)
+            threads = self.child.executor.threads.number
+            if threads and self._room <= 0:  # the other threads are idle while this one is busy
+                self._slot.retire()
+            self.child.executor.run_waiting(threads if taken else 0)
+            if passed := self._limits.passed(self._claimed):
+                log.info("ends after %s; another process takes its place", passed)
+                self._slot.retire()
+                self.child.executor.run_waiting()
+                self._inflight.stopping.wait(NOTICE_S)
+                return True
             if taken:
                 continue
             if drain and self._drained():
                 break
             self.nap(DRAIN_NAP_S if drain else None)
+        return False
 
     def notice(self, queues: set[str]) -> None:
         """End the nap: there may be work in these queues; none: in any."""
@@ -169,17 +214,22 @@ class StandaloneWorker:
         self._claimed_at = time.monotonic()
         noticed, self._noticed = self._noticed, False
         try:
-            taken = self.child.executor.top_up(self._queues)
+            taken = self.child.executor.top_up(self._queues, most=self._room)
         except SQLAlchemyError as error:
             if drain and self._is_hopeless(error):
                 raise
             return None
         self._crowded_since = None
+        self._claimed += taken
         if taken:
             self._fruitless.forget()
         elif noticed:
             self._pause_s = self._fruitless.pause_after(time.monotonic() - self._claimed_at)
         return taken
+
+    @property
+    def _room(self) -> float:
+        return self._limits.left(self._claimed)
 
     def _is_hopeless(self, error: SQLAlchemyError) -> bool:
         """Whether a drain has waited for a connection for as long as a lease, and runs nothing."""
@@ -203,7 +253,11 @@ class StandaloneWorker:
         self._slot.tidy_at = 0.0
         self._every(self.tidy)
         try:
-            if self.child.reap() or self.child.executor.top_up_whole(self._queues):
+            if self.child.reap():
+                return False
+            taken = self.child.executor.top_up_whole(self._queues, self._room)
+            self._claimed += taken
+            if taken:
                 return False
             left_s = self._inflight.back_at - time.monotonic()
             return left_s <= 0 or not self._upcoming(left_s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ from tasks_app.runtime.scoreboard import (
     new_slot_path,
     remove_slots,
 )
+from tasks_app.runtime.worker.places import OrphanReaper, Place
 
 log = quiet_logger(__name__)
-LONGEST_PAUSE_S = 5.0
 LEAVE_PATIENCE_S = 5.0
 """How long a child may take to let go. One that takes longer never lets its other threads run."""
 _DRAINS = "nothing more starts; what runs may end, and a second signal lets go of it"
@@ -48,51 +48,6 @@ POLL_S = 0.05  # between two looks whether a child has ended
 class WorkerEnd:
     status: int  # the worst of theirs
     stopped_by: str | None  # the signal that asked them to stop; None: they ended by themselves
-
-
-class Place:
-    """One of the children, and those that replace it."""
-
-    def __init__(self, command: Sequence[str], environment: dict[str, str], *, stays: bool) -> None:
-        """``stays``: one that ends by itself, and well, is replaced as well."""
-        self._command = command
-        self._environment = environment
-        self._stays = stays
-        self._pause_s = 0.0
-        self._start()
-        self.status: int | None = None  # of the last one, once it needs no replacement
-
-    def _start(self) -> None:
-        self._started_at = time.monotonic()
-        self._start_at: float | None = None
-        self._child = subprocess.Popen(self._command, env=self._environment)  # noqa: S603
-
-    def look(self, slots: Scoreboard) -> bool:
-        """Replace the child if it has died before its time; tell whether one lives or will."""
-        if self.status is not None:
-            return False
-        if self._start_at is not None:
-            if slots.stage is not Stage.RUNS:
-                self.status = 0
-            elif time.monotonic() >= self._start_at:
-                self._start()
-        elif (status := self._child.poll()) is not None:
-            self._over(status, slots)
-        return self.status is None
-
-    def _over(self, status: int, slots: Scoreboard) -> None:
-        in_order = status >= 0 and all(view.pid != self._child.pid for view in slots.occupied())
-        if slots.stage is not Stage.RUNS or (in_order and (status or not self._stays)):
-            self.status = max(status, 0)
-            return
-        if not in_order:
-            log.error("the child ended with status %s; starting another", status)
-        lived_s = time.monotonic() - self._started_at
-        self._pause_s = 0.0 if lived_s > LONGEST_PAUSE_S else self._pause_s * 2 + 0.1
-        self._start_at = time.monotonic() + min(self._pause_s, LONGEST_PAUSE_S)
-
-    def kill(self) -> None:
-        self._child.kill()
 
 
 def supervise(
@@ -112,12 +67,16 @@ def supervise(
     asked, logged = heed_signals(slots), 0
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
-        look_at, leaves_at = 0.0, float("inf")
+        look_at, leaves_at, orphans = 0.0, float("inf"), OrphanReaper()
         while sum(place.look(slots) for place in places):  # each has to look
             now = time.monotonic()
+            if slots.runs and (retiring := slots.retiring()):
+                for place in places:
+                    place.succeed(retiring)
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 watch_children(slots, liveness.beat)
+                orphans.reap([each.pid for place in places for each in place.processes])
             logged = _log_signal(asked, logged, slots.stage)
             if stay and any(place.status for place in places):
                 slots.drain()
@@ -146,7 +105,9 @@ def work_command(*arguments: str) -> list[str]:
 
 
 def heed_signals(slots: Scoreboard) -> list[int]:
-    """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
+    """SIGTERM, SIGINT and SIGHUP drain; a second one, or SIGQUIT, lets go of what runs.
+
+    SIGUSR1 asks for stacks.
 
     Returns the signals that have come, a list that grows.
 
@@ -162,22 +123,36 @@ def heed_signals(slots: Scoreboard) -> list[int]:
             slots.drain()
 
     _on_each(stop)
+    signal.signal(signal.SIGUSR1, lambda *_: slots.ask_stacks())
     return asked
 
 
 def heed_signals_of_child(inflight: InFlight) -> None:
-    """A signal to this child asks it alone to end; one to its group also reaches the parent."""
+    """A signal to this child asks it alone to end; one to its group also reaches the parent.
+
+    SIGUSR1 writes its stacks, even while it lets no thread run.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if inflight.stop_requested_at is None:
             inflight.stop_requested_at = time.monotonic()
 
     _on_each(stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if sys.stderr is not None:  # it may be closed
+        faulthandler.register(signal.SIGUSR1)
 
 
 def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, stop)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
+
+
+def heed_early_signals() -> None:
+    """As process 1, whom no signal ends that it does not handle: let these end its start."""
+    if os.getpid() == 1:
+        _on_each(lambda *_: sys.exit(0))
 
 
 SILENT_S = 60.0

@@ -544,7 +544,7 @@ schedule         declared_in changed_by
 schedule_fire    outcome
 step             name
 transition       event from_state to_state owner
-worker           owner node queues handlers
+worker           owner node queues handlers stacks
 """
 """Columns of names of code and of queues, and of words of ours."""
 COLUMNS = text("""

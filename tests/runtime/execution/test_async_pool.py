@@ -38,16 +38,16 @@ class Aboard:
         self.now -= 1
 
 
-class Watched(set[Any]):
+class Watched(dict[Any, Any]):
     """The tasks of a loop; the housekeeper looks whenever one is added."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         super().__init__()
         self._look = look
 
-    def add(self, task: Any) -> None:
+    def __setitem__(self, task: Any, run: Any) -> None:
         self._look()
-        super().add(task)
+        super().__setitem__(task, run)
 
 
 def test_a_run_is_owned_from_its_start_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

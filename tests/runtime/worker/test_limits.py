@@ -143,7 +143,7 @@ def killed_at_a_limit(
         sign = -1 if place < cancelled else 1
         entry = scoreboard.RUN.pack(*run, since, sign * (since + LIMIT_S))
         bench.slots.write(scoreboard.run_offset(0, place), entry)
-    head = scoreboard.HEAD.pack(NOBODY, 1.0, b"dead", now, 0.0, len(runs), 0, 0)
+    head = scoreboard.HEAD.pack(NOBODY, 1.0, b"dead", now, 0.0, len(runs), 0, 0, 0)
     bench.slots.write(scoreboard.head_offset(0), head)
     (view,) = bench.slots.occupied()
     bench.slots.note_kill(view, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from datetime import timedelta
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.creation import NewTask
+from tasks_app.domain.durations import MIB
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.dispatch.notifications import notify
 from tasks_app.pool.flow_control.order_and_limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.execution import in_flight
+from tasks_app.runtime.worker import standalone
+from tasks_app.runtime.worker.standalone import RecycleLimits, run_work
 from tests.clock import until
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
@@ -282,3 +286,51 @@ def test_a_callback_starts_when_its_group_ends_not_at_the_next_scan(bench: Bench
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)
     done = "SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'"
     until(lambda: bench.sql(done) == 3, 10)
+
+
+def test_a_child_takes_no_more_tasks_than_its_limit_and_ends_those(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.succeeding()
+    ids = [bench.create() for _ in range(7)]
+    given = {"registry": bench.registry, "slots": bench.slots, "drain": True}
+    with caplog.at_level("INFO"):
+        ended = [
+            run_work(bench.settings(), limits=RecycleLimits(tasks=3), **given) for _ in range(3)
+        ]
+    assert ended == [True, True, False]
+    assert sorted(bench.runs) == sorted(ids)
+    assert {bench.task(task_id).attempt for task_id in ids} == {1}
+    assert caplog.text.count("ends after 3 tasks (--max-tasks)") == 2
+
+
+def test_memory_counts_between_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a limit that is too low does not keep a child from its first task."""
+    monkeypatch.setattr(standalone, "resident_bytes", lambda: 600 * MIB)
+    limits = RecycleLimits(memory=512 * MIB)
+    assert limits.passed(0) == ""
+    assert limits.passed(1) == "1 task, with 600 MB in memory (--max-memory)"
+    assert RecycleLimits(memory=700 * MIB).passed(1) == ""
+
+
+def test_the_parent_sees_who_retires_before_it_ends(bench: Bench) -> None:
+    """Its successor starts while its last tasks run."""
+    seen = []
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        until(lambda: seen or bench.slots.retiring())
+        seen.append(bench.slots.retiring())
+
+    bench.create()
+    bench.create()
+    run_work(
+        bench.settings(),
+        registry=bench.registry,
+        slots=bench.slots,
+        threads=2,
+        drain=True,
+        limits=RecycleLimits(tasks=2),
+    )
+    assert os.getpid() in seen[-1]
+    assert bench.slots.retiring() == set()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -193,7 +193,12 @@ def leaves(ctx):
 
 
 def work(
-    bench: Bench, *arguments: str, log: Any = subprocess.DEVNULL, modules: str = "house_handlers"
+    bench: Bench,
+    *arguments: str,
+    log: Any = subprocess.DEVNULL,
+    modules: str = "house_handlers",
+    before: Sequence[str] = (),
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
     ours = {
@@ -202,7 +207,9 @@ def work(
         "PYTHONPATH": os.pathsep.join([str(HOUSE), os.environ.get("PYTHONPATH", "")]),
     }
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tasks_app", "work", *arguments], env={**kept, **ours}, stderr=log
+        [*before, sys.executable, "-m", "tasks_app", "work", *arguments],
+        env={**kept, **ours, **(more or {})},
+        stderr=log,
     )
     bench.at_end(lambda: end(parent))
     return parent
