@@ -236,7 +236,7 @@ def test_a_kill_is_for_tasks_that_are_named(shell: Shell, engine: Engine) -> Non
         (line,) = audit.find(connection)
         assert line.what == {"kill_after": "90s", "why": "it hangs"}
     assert "give ids alone" in shell("cancel", "--biz-key", "order:8", "--kill-after", "1s").stderr
-    assert "kill_after" in shell("cancel", str(running), "--kill-after", "soon").stderr
+    assert "'soon', which is not a" in shell("cancel", str(running), "--kill-after", "soon").stderr
 
 
 def test_who_requeues_what_had_succeeded_hears_so(shell: Shell, engine: Engine) -> None:
