@@ -25,7 +25,7 @@ from tasks_app import _MODULES
 HANDLERS = "tasks_app.runtime.handlers"
 HOOKS = "tasks_app.runtime.hooks"
 WHEN = "tasks_app.domain.schedules.timing"
-FOR_THE_EXECUTOR = {"check_awaited", "close", "has_locks", "end_locks", "commit_by"}
+FOR_THE_EXECUTOR = {"check_awaited", "close", "has_locks", "end_locks", "commit_by", "report"}
 SUBJECTS = {
     "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
     " Notice schedule Exponential Fixed Levels Breaker",

@@ -5,7 +5,8 @@ CREATE TABLE task_worker (  -- One row for each living child: its heartbeat, eve
     node       text        NOT NULL,  -- The name of the worker.
     queues     text[]      NOT NULL,  -- What the worker consumes.
     handlers   text[]      NOT NULL,  -- Which task names it knows.
-    running    jsonb       NOT NULL DEFAULT '[]',  -- List of {id, name, seconds}, with fraction and note where the handler reports progress.
+    running    jsonb       NOT NULL DEFAULT '[]',  -- List of {id, name, seconds}, with fraction and note where the handler reports progress; with
+            -- attempt, state and details where it calls update_state of Celery.
     started_at timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the first heartbeat came.
     seen_at    timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the last heartbeat came. A child that is silent for longer than the lease
             -- counts as gone.

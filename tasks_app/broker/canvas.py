@@ -83,6 +83,9 @@ class _Steps:
         if signature.task in CANVAS and signature.args:
             problem = f"are given to a {CANVAS[signature.task]}"
             raise InvalidTaskError("args", problem, "them in its tasks")
+        if signature.task in CANVAS and own.get("task_id") is not None:
+            problem = f"is given to a {CANVAS[signature.task]}"
+            raise InvalidTaskError("options.task_id", problem, "it in one of its tasks")
         match CANVAS.get(signature.task):
             case "chain":
                 end = self._chain(signature, given, errbacks, own)

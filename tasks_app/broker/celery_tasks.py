@@ -23,7 +23,7 @@ from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.outcomes import Fail, Reaction, Retry, Skip, Snooze
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.call_payload import CALL, Call
+from tasks_app.domain.tasks.call_payload import CALL, CALL_ID, Call
 from tasks_app.domain.tasks.options import check_name
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Fixed
@@ -116,7 +116,8 @@ class CeleryRun:
 
     def _request(self, run: PoolRun) -> dict[str, Any]:
         context, task = run.context, self._task
-        task_id = str(context.task_id)
+        headers = context.headers
+        task_id = str(headers.pop(CALL_ID, context.task_id))
         return {
             "id": task_id,
             "root_id": task_id,
@@ -127,7 +128,7 @@ class CeleryRun:
             "eta": context.due_at.isoformat() if context.due_at > context.created_at else None,
             "timelimit": [task.time_limit, task.soft_time_limit],
             "hostname": os.environ.get("TASKS_APP_NODE") or gethostname(),
-            "headers": context.headers,
+            "headers": headers,
             "delivery_info": {
                 "exchange": "",
                 "routing_key": context.queue,
@@ -211,6 +212,37 @@ class PoolRun:
     context: TaskContext
     retries: list[Signature] = field(default_factory=list)
     """What ``self.retry`` would have sent."""
+    _warned: bool = False
+
+    def report(self, state: str, meta: Any) -> None:
+        """Show a state and its meta to who polls, and how much is done, if the meta says it."""
+        done = _fraction(meta)
+        if done is not None:
+            self.context.progress(done, state)
+        try:
+            shown = decode(encode(meta, "meta", LONGEST_META, to_json), "meta")
+        except InvalidTaskError:  # its text may quote the meta
+            shown = None
+            if not self._warned:
+                self._warned = True
+                self.context.log.warning(
+                    "update_state: the meta is not shown. Give JSON of at most %s bytes.",
+                    LONGEST_META,
+                )
+        self.context.report(str(state)[:100], shown)
+
+
+LONGEST_META = 4096
+"""Bytes of what update_state shows: it goes into each heartbeat of the child."""
+
+
+def _fraction(meta: Any) -> float | None:
+    match meta:
+        case {"current": int() | float() as done, "total": int() | float() as total} if total > 0:
+            return done / total
+        case {"percent": int() | float() as percent}:
+            return percent / 100
+    return None
 
 
 def keep_in_pool(task: Task) -> None:
@@ -218,6 +250,7 @@ def keep_in_pool(task: Task) -> None:
     if getattr(task, "_kept_in_pool", False):
         return
     signature_from_request, replace = task.signature_from_request, task.replace
+    update_state = task.update_state
 
     def kept_signature(
         request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **more: Any
@@ -241,7 +274,17 @@ def keep_in_pool(task: Task) -> None:
             return replace(signature)
         raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
 
+    def shown_state(
+        task_id: str | None = None, state: str | None = None, meta: Any = None, **more: Any
+    ) -> None:
+        """Show it in the pool, too."""
+        run = pool_run_of(task)
+        if run is not None and state is not None and task_id in (None, task.request.id):
+            run.report(state, meta)
+        update_state(task_id, state, meta, **more)
+
     task.signature_from_request, task.replace = kept_signature, kept_replace
+    task.update_state = shown_state
     task._kept_in_pool = True  # noqa: SLF001  our own mark
 
 

@@ -27,7 +27,7 @@ def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "task_ignore_result": True,
-        "result_backend": None,
+        "result_backend": "tasks_app://",
         # The broker's messages are read as JSON only.
         "task_serializer": "json",
         "event_serializer": "json",

@@ -13,10 +13,12 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from tasks_app.broker.results import PoolResult
 from tasks_app.broker.translation import options_of
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import InvalidConnectionError, OutboxError
+from tasks_app.domain.tasks.call_payload import CALL_ID
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import TaskId
@@ -78,37 +80,6 @@ def _rule() -> str:
     return load_settings().outside_outbox
 
 
-class PoolResult:
-    """What ``.delay()`` returns within an outbox: the id. The result itself is in the pool."""
-
-    def __init__(self, task_id: TaskId | None = None) -> None:
-        self._task_id = task_id  # the outbox sets it later, if it writes later
-
-    @property
-    def task_id(self) -> TaskId:
-        """The row's id.
-
-        Raises:
-            OutboxError: the ``async with`` block has not ended yet.
-        """
-        if self._task_id is None:
-            raise OutboxError("The id is not known yet. Read it after the async with block.")
-        return self._task_id
-
-    @property
-    def id(self) -> str:
-        """The row's id as text: ``self.request.id`` of its runs."""
-        return str(self.task_id)
-
-    def __repr__(self) -> str:
-        return f"<PoolResult {self._task_id or 'not written yet'}>"
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"A task in the pool has no {name!r} here. Ask the pool: get_task(session, task_id)."
-        )
-
-
 class Sink(Protocol):
     """Where the calls of one block go."""
 
@@ -117,6 +88,11 @@ class Sink(Protocol):
 
     def put(self, new: NewTask) -> PoolResult:
         """Check the call, and write or collect it; InvalidTaskError refuses it."""
+
+
+def _result_of(new: NewTask, task_id: TaskId | None = None) -> PoolResult:
+    given = (new.options or {}).get("headers") or {}
+    return PoolResult(new.task.app, task_id, given.get(CALL_ID))
 
 
 class _ImmediateSink:
@@ -133,7 +109,7 @@ class _ImmediateSink:
             self._session, new.task, args=new.args, kwargs=new.kwargs, **(new.options or {})
         )
         self._since_commit += 1
-        return PoolResult(task_id)
+        return _result_of(new, task_id)
 
     def watch_commits(self) -> None:
         if isinstance(self._session, Session):
@@ -165,7 +141,7 @@ class _CollectingSink:
     def put(self, new: NewTask) -> PoolResult:
         payload = admitted(new, large=True).payload  # as it is now: the caller may change it
         call = decode(payload, "payload")
-        result = PoolResult()
+        result = _result_of(new)
         self.collected.append((replace(new, args=call["args"], kwargs=call["kwargs"]), result))
         return result
 

@@ -18,7 +18,7 @@ from tasks_app.broker.internals import PYDANTIC
 from tasks_app.domain.creation import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.call_payload import CALL
+from tasks_app.domain.tasks.call_payload import CALL, CALL_ID
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.runtime.handlers.registry import HANDLERS
 
@@ -66,7 +66,7 @@ def _signature(
         raise InvalidTaskError("task", problem, "a task for each item")
     if new.args is not None or new.kwargs is not None:
         raise InvalidTaskError("args", "is given together with a signature", "one of the two")
-    options: Any = {**options_of(signature.app, signature.options), **_without_none(new.options)}
+    options = _merged(options_of(signature.app, signature.options), new.options)
     called = replace(new, args=signature.args, kwargs=signature.kwargs, options=options)
     try:
         return _call(called, signature.type, first)
@@ -82,7 +82,7 @@ def _call(new: NewTask, task: Task, first: Any = None) -> tuple[NewTask, Handler
     before = () if first is None else (None,)  # in place of what comes when it runs
     args, kwargs = _arguments(task, (*before, *(new.args or ())), dict(new.kwargs or {}))
     own = options_of(task.app, {"expires": task.expires, "priority": task.priority})
-    options: Any = {**own, **_without_none(new.options)}
+    options = _merged(own, new.options)
     called = replace(new, task=task.name, args=args[len(before) :], kwargs=kwargs, options=options)
     spec = spec_of(task)
     return _with_first(called, spec, first), spec
@@ -118,8 +118,15 @@ def _arguments(
     return args, kwargs
 
 
-def _without_none(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (options or {}).items() if value is not None}
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any] | None) -> Any:
+    """Return the options of a task or signature with those of its call, which win."""
+    options = {name: value for name, value in (given or {}).items() if value is not None}
+    named = (own.get("headers") or {}).get(CALL_ID)
+    if named is None:
+        return {**own, **options}
+    if options.get("biz_key", named) != named:
+        raise InvalidTaskError("biz_key", "is given beside a task_id", "one: a task_id is both")
+    return {**own, **options, "headers": {**options.get("headers", {}), **own["headers"]}}
 
 
 def _expiry(app: Celery, value: Any) -> Any:
@@ -153,6 +160,7 @@ _OF_THE_MESSAGE = (
     *("reply_to", "shadow"),
 )
 """Options about sending or showing a message; a row needs none of them."""
+_NOT_OURS = {*_OF_THE_MESSAGE, "task_id"}
 
 
 def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
@@ -163,7 +171,7 @@ def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
     """
     options: dict[str, Any] = {}
     for name, value in given.items():
-        if value is None or name in _OF_THE_MESSAGE or (name, value) == ("serializer", "json"):
+        if value is None or name in _NOT_OURS or (name, value) == ("serializer", "json"):
             continue
         if name not in _OPTIONS:
             raise InvalidTaskError(f"options.{name}", *_refusal(name))
@@ -171,6 +179,12 @@ def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
         options[ours] = convert(app, value)
     if "delay" in options:
         options.pop("run_at", None)  # in Celery countdown wins, too
+    task_id = given.get("task_id")
+    if task_id is not None:
+        if not isinstance(task_id, str) or task_id.isdecimal():
+            raise InvalidTaskError("options.task_id", "looks like a row's id", "any other text")
+        headers = {**options.get("headers", {}), CALL_ID: task_id}
+        options |= {"unique_key": task_id, "biz_key": task_id, "headers": headers}
     return options  # type: ignore[return-value]  # checked on creation, as all options are
 
 
@@ -178,8 +192,6 @@ def _refusal(name: str) -> tuple[str, str]:
     match name:
         case "link" | "link_error" | "chain" | "chord" | "group_id" | "group_index":
             return "belongs to callbacks, chains, groups or chords", _SINGLE_TASKS
-        case "task_id":
-            return "is given", "none: the database gives the ids"
         case "exchange" | "routing_key":
             return "has no meaning in the pool", "queue="
         case _:

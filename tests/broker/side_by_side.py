@@ -31,6 +31,10 @@ class Case:
     """Where the pool has another word for it than the table above."""
     result: Any = None
     """Where the pool keeps another one: that of the last run, not of the first success."""
+    seen: str | None = None
+    """A state that AsyncResult shows on the way."""
+    revoked: bool = False
+    """Whether it is revoked while it waits."""
 
 
 WHEN = datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
@@ -74,6 +78,10 @@ CASES = {
     "countdown": Case("add", (1,), options={"countdown": 1}),
     "eta": Case("add", (1,), options={"eta": timedelta(seconds=1)}),
     "expired": Case("add", (1,), options={"countdown": 1.5, "expires": 0.3}),
+    "a task_id": Case("named", options={"task_id": "mine"}),
+    "update_state": Case("reporting", seen="PACKING"),
+    "a retry that waits": Case("patient", seen="RETRY"),
+    "revoked": Case("add", (1,), options={"countdown": 2}, state="CANCELLED", revoked=True),
     "not expired": Case("add", (1,), options={"expires": 60}),
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import tasks_app.testing
@@ -16,7 +18,8 @@ from dev.benchmarks.report import figures_page, newest
 from dev.torture.mutants.all import ALL as OF_THE_PRODUCT
 from dev.verification import configurations, mutants
 from dev.verification.report import print_trace, visit
-from tasks_app import Settings, create_task
+from tasks_app import Settings, create_task, list_schedules
+from tasks_app.broker import results
 from tasks_app.celery_tasks import run_from_pool
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
 from tasks_app.runtime.handlers.registry import HANDLERS
@@ -121,7 +124,7 @@ def test_the_versions_that_it_names_are_those_that_were_tried() -> None:
 
 
 PAGE_OF_FROM_CELERY = text_of("docs/from/celery.md")
-TASKS, BEFORE, AFTER, OUTBOX, CHAIN, HANDLER = blocks(PAGE_OF_FROM_CELERY, "python")
+TASKS, BEFORE, AFTER, OUTBOX, CHAIN, POLL, PERIODIC, HANDLER = blocks(PAGE_OF_FROM_CELERY, "python")
 
 
 class Base(DeclarativeBase):
@@ -154,7 +157,7 @@ def shop() -> Iterator[dict[str, Any]]:
     names: dict[str, Any] = {"__name__": "shop"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HANDLERS, "specs", {})
-        for block in (TASKS, AFTER, OUTBOX, CHAIN, HANDLER):
+        for block in (TASKS, AFTER, OUTBOX, CHAIN, POLL, PERIODIC, HANDLER):
             run(block, names)
         run_from_pool(names["app"])
         yield names
@@ -191,6 +194,82 @@ def test_a_chain_becomes_a_flow(
         ("shop.pack", "SUCCEEDED", "order 7, receipt 7"),
         ("shop.send_receipt", "SUCCEEDED", 7),
     ]
+
+
+def test_a_front_end_polls_the_pool(
+    engine: Engine,
+    database_url: str,
+    session: Session,
+    shop: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
+    results._engine.cache_clear()
+    task_id = create_task(session, shop["send_receipt"], args=[5])
+    session.commit()
+    before = shop["status"](task_id)
+    drain(Settings(database_url=database_url))
+    after = shop["status"](task_id)
+    results._engine(os.getpid()).dispose()
+    results._engine.cache_clear()
+    assert before == {"state": "PENDING", "result": None}
+    assert after == {"state": "SUCCESS", "result": 5}
+
+
+# As the migrations of django-celery-beat 2.9.0 make them, without what is not read.
+PERIODIC_TABLES = """
+    CREATE TABLE django_celery_beat_crontabschedule (id serial PRIMARY KEY, minute varchar(240),
+        hour varchar(96), day_of_week varchar(64), day_of_month varchar(124),
+        month_of_year varchar(64), timezone varchar(63));
+    CREATE TABLE django_celery_beat_intervalschedule (id serial PRIMARY KEY, every integer,
+        period varchar(24));
+    CREATE TABLE django_celery_beat_clockedschedule (id serial PRIMARY KEY,
+        clocked_time timestamptz);
+    CREATE TABLE django_celery_beat_periodictasks (ident smallint PRIMARY KEY,
+        last_update timestamptz NOT NULL);
+    CREATE TABLE django_celery_beat_periodictask (id serial PRIMARY KEY, name varchar(200),
+        task varchar(200), args text DEFAULT '[]', kwargs text DEFAULT '{}', queue varchar(200),
+        expires timestamptz, enabled boolean DEFAULT true, crontab_id integer,
+        interval_id integer, solar_id integer, one_off boolean DEFAULT false,
+        start_time timestamptz, clocked_id integer);
+    INSERT INTO django_celery_beat_periodictasks VALUES (1, 'epoch');
+    INSERT INTO django_celery_beat_crontabschedule
+    VALUES (1, '30', '3', 'mon-fri', '*', '*', 'Europe/Berlin');
+    INSERT INTO django_celery_beat_intervalschedule VALUES (1, 10, 'minutes');
+    INSERT INTO django_celery_beat_clockedschedule
+    VALUES (1, '2100-01-01 00:00Z'), (2, '2000-01-01 00:00Z');
+    INSERT INTO django_celery_beat_periodictask
+        (name, task, args, crontab_id, interval_id, clocked_id, solar_id, one_off, enabled)
+    VALUES ('at night', 'shop.pack', '[1]', 1, NULL, NULL, NULL, false, true),
+        ('often', 'shop.pack', '[2]', NULL, 1, NULL, NULL, false, true),
+        ('once', 'shop.pack', '[3]', NULL, NULL, 1, NULL, true, true),
+        ('past', 'shop.pack', '[4]', NULL, NULL, 2, NULL, true, true),
+        ('once by a rule', 'shop.pack', '[5]', 1, NULL, NULL, NULL, true, true),
+        ('sunset', 'shop.pack', '[6]', NULL, NULL, NULL, 1, false, true),
+        ('off', 'shop.pack', '[7]', 1, NULL, NULL, NULL, false, false),
+        ('ours', 'tasks_app.scan', '[]', NULL, 1, NULL, NULL, false, true),
+        ('celerys', 'celery.backend_cleanup', '[]', 1, NULL, NULL, NULL, false, true);
+"""
+
+
+def test_periodic_tasks_move_and_no_beat_of_theirs_fires_them(
+    session: Session, shop: dict[str, Any]
+) -> None:
+    session.connection().exec_driver_sql(PERIODIC_TABLES)
+    shop["move_periodic_tasks"](session)
+    moved = {each.name: each for each in list_schedules(session)}
+    left = session.scalars(
+        text("SELECT name FROM django_celery_beat_periodictask WHERE enabled ORDER BY id")
+    )
+    assert [*left] == ["past", "once by a rule", "sunset", "ours", "celerys"]
+    assert {name: each.expression for name, each in moved.items()} == {
+        "at_night": "30 3 * * mon-fri",
+        "often": "10m",
+        "once": "2100-01-01T00:00:00+00:00",
+    }
+    assert json.loads(moved["at_night"].payload) == {"args": [1], "kwargs": {}}
+    told = text("SELECT last_update > 'epoch' FROM django_celery_beat_periodictasks")
+    assert session.scalar(told)
 
 
 def test_the_way_before_is_plain_celery() -> None:

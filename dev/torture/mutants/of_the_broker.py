@@ -9,6 +9,7 @@ LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
 POOLS = "tests/broker/test_two_pools.py::"
 REFUSALS = "tests/broker/test_celery_settings.py::test_"
 SETTINGS = "tests/broker/test_celery_settings.py::test_"
+RESULTS = "tests/broker/celery_tasks/test_results.py::test_"
 CANVAS = "tests/broker/celery_tasks/test_canvas.py::test_"
 
 BROKER = (
@@ -147,5 +148,29 @@ BROKER = (
         "            payload=None if unchanged else given,\n",
         '            payload=None if unchanged else {**given, "first": "1 a"},\n',
         f"{CANVAS}a_retry_with_other_arguments_gives_all_of_them",
+    ),
+    mutant(
+        "AsyncResult shows any row with this biz_key",
+        "A task_id names the rows of its calls alone.",
+        "tasks_app/pool/tasks/browse.py",
+        " AND t.headers->>'{CALL_ID}' = :given\n",
+        "\n",
+        f"{RESULTS}a_row_of_another_with_this_biz_key_is_not_it",
+    ),
+    mutant(
+        "AsyncResult shows what an earlier attempt said",
+        "What update_state says holds for its own run.",
+        "tasks_app/pool/runs/heartbeats.py",
+        'json.dumps({"id": task_id, "attempt": attempt})',
+        'json.dumps({"id": task_id})',
+        f"{RESULTS}a_run_shows_what_update_state_said_in_this_attempt",
+    ),
+    mutant(
+        "AsyncResult shows masked values",
+        "What rules mask stays masked in the exceptions of AsyncResult.",
+        "tasks_app/broker/results.py",
+        "concealed_attempts(failed_attempts(connection, task.id)[-1:], task)",
+        "failed_attempts(connection, task.id)[-1:]",
+        f"{RESULTS}what_is_masked_stays_so",
     ),
 )

@@ -22,6 +22,8 @@ class Call(BaseModel):
 
 
 CALL = PayloadType(Call)
+CALL_ID = "celery_task_id"
+"""The header of a task that has the ``task_id`` of its caller, which is its biz_key, too."""
 
 
 class CeleryCall(Protocol):

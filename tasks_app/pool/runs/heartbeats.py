@@ -15,6 +15,7 @@ from tasks_app.domain.tasks.error_text import storable_text
 from tasks_app.pool.tables import LEASE, NOW, WORKER, Clock
 
 LONGEST_TEXT = 300
+DETAILS = "details"  # of a run: may be a secret, so no page has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ _LIVE = text(f"""
     SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
     FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner""")
 OF_WORK = "position('@' IN w.node) = 0"  # the condition that ``tasks-app work`` started the child
+_SHOWN = text(f"""
+    SELECT r.run FROM {WORKER} w CROSS JOIN LATERAL jsonb_array_elements(w.running) AS r(run)
+    WHERE w.owner = :owner AND r.run @> CAST(:run AS jsonb)""")
 # A killed child leaves its row, one that was stopped none: then the last scan decides.
 _RUN_BY = text(f"""
     SELECT bool_or(NOT {OF_WORK}) AS celery, bool_or({OF_WORK}) AS work, s.rank,
@@ -125,11 +129,24 @@ def write_heartbeat(
 def live_workers(connection: Connection, within: timedelta, *, now: Clock = None) -> list[Worker]:
     """Return the children whose last heartbeat is no older than that."""
     return [
-        Worker(owner, node, tuple(queues), tuple(handlers), threads, json.loads(running), *times)
+        Worker(owner, node, tuple(queues), tuple(handlers), threads, _public(running), *times)
         for owner, node, queues, handlers, threads, running, *times in connection.execute(
             _LIVE, {"within": within, "now": now}
         )
     ]
+
+
+def _public(running: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in run.items() if k != DETAILS} for run in json.loads(running)]
+
+
+def state_of_run(
+    connection: Connection, owner: str, task_id: int, attempt: int
+) -> tuple[str, Any] | None:
+    """Return the state and its details that a run reported to its child's last heartbeat."""
+    values = {"owner": owner, "run": json.dumps({"id": task_id, "attempt": attempt})}
+    run = connection.execute(_SHOWN, values).scalar()
+    return None if run is None else (run["state"], run[DETAILS])
 
 
 def handlers_by_queue(connection: Connection, within: timedelta) -> dict[str, set[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.tasks.call_payload import CALL_ID
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State, pool_of
@@ -39,6 +40,9 @@ _STORED = {
 }
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))
 _GET = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = :id")
+_OF_CALL = text(f"""
+    SELECT t.id FROM {ALL} t WHERE t.biz_key = :given AND t.headers->>'{CALL_ID}' = :given
+    ORDER BY t.id DESC LIMIT 1""")
 _MATCHING = f"""
     WHERE (CAST(:pool AS text) IS NULL OR t.pool = :pool)
       AND (CAST(:state AS text) IS NULL OR t.state = :state)
@@ -111,6 +115,12 @@ class Count:
 def get(connection: Connection, task_id: int) -> Task | None:
     row = connection.execute(_GET, {"id": task_id}).first()
     return None if row is None else _task(row)
+
+
+def id_of_call(connection: Connection, given: str) -> int | None:
+    """Return the newest task of Celery's calls with this ``task_id``; the biz_key finds it."""
+    found: int | None = connection.execute(_OF_CALL, {"given": given}).scalar()
+    return found
 
 
 def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:

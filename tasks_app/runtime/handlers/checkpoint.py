@@ -44,6 +44,8 @@ class ActiveRun:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    reported: tuple[str, Any] | None = None  # a state in the task's own words, and JSON about it
+    has_news: bool = False  # progress or a state that no heartbeat has told yet
     sub_status: str | None = None  # what the handler set; empty: clear it, None: leave it
     held_until: float = inf  # by time.monotonic: the lease ends no earlier, as far as we know
     in_async_pool: bool = False

@@ -546,8 +546,14 @@ class TaskContext(Generic[SessionT_co]):
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report how far this run is (0 to 1). It is visible after the next heartbeat."""
+        """Report how far this run is (0 to 1). It is visible within about two seconds."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
+        self._run.has_news = True
+
+    def report(self, state: str, details: Any) -> None:
+        """Report a state and small JSON about it while the run lasts. For ``update_state``."""
+        self._run.reported = (state, None if self._run.is_secret else details)
+        self._run.has_news = True
 
     def set_sub_status(self, text: str) -> None:
         """Set a state of the task in your own words: ``"waiting for bank"``.

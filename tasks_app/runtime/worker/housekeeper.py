@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from sqlalchemy import Connection
+
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
 from tasks_app.domain.tasks.run import Fence
@@ -239,6 +241,7 @@ class Housekeeper:
             raise trouble
 
 
+NEWS_EVERY_S = 1.0  # how often a heartbeat tells what runs report, between renewals
 MOST_SHOWN = 100  # runs in a heartbeat row, the oldest first; async ones may run in thousands
 
 
@@ -254,6 +257,7 @@ class LeaseRenewer:
         self._inflight = parts.inflight
         self._queues_shown: tuple[str, ...] = ()
         self.due_at = 0.0  # by ``time.monotonic``
+        self._news_at = 0.0
         self.known = threading.Event()
         """Set once the scan can see that this child serves its queues."""
         patience = settings.healthy_for + settings.renew_every
@@ -263,19 +267,12 @@ class LeaseRenewer:
         """Renew if it is time; a child that stops shows at once that it serves no queue."""
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self.due_at and queues == self._queues_shown:
+            self._tell_news(queues)
             return
         self._inflight.return_unowned()
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
-            heartbeats.write_heartbeat(
-                connection,
-                owner=self._identity.owner,
-                node=self._identity.node,
-                queues=queues,
-                handlers=self._identity.handlers,
-                threads=self._identity.threads,
-                running=self._running(),
-            )
+            self._beat(connection, queues)
             renewed = renew(connection, fences, self._lease) if fences else None
         if renewed:
             held_until = asked_at + self._lease.total_seconds()
@@ -285,10 +282,32 @@ class LeaseRenewer:
         self.known.set()
         self.due_at = time.monotonic() + self._every_s
 
+    def _tell_news(self, queues: Sequence[str]) -> None:
+        if time.monotonic() < self._news_at:
+            return
+        if any(run.has_news for run in self._inflight.running()):
+            self._news_at = time.monotonic() + NEWS_EVERY_S
+            with self._database.begin() as connection:
+                self._beat(connection, queues)
+
+    def _beat(self, connection: Connection, queues: Sequence[str]) -> None:
+        heartbeats.write_heartbeat(
+            connection,
+            owner=self._identity.owner,
+            node=self._identity.node,
+            queues=queues,
+            handlers=self._identity.handlers,
+            threads=self._identity.threads,
+            running=self._running(),
+        )
+
     def _running(self) -> Sequence[dict[str, object]]:
         now = time.monotonic()
         rows = []
-        for run in self._inflight.running()[:MOST_SHOWN]:
+        runs = self._inflight.running()
+        for run in runs:
+            run.has_news = False  # before it is read: what comes meanwhile is told again
+        for run in runs[:MOST_SHOWN]:
             row: dict[str, object] = {
                 "id": run.task.task_id,
                 "name": run.task.name,
@@ -298,6 +317,9 @@ class LeaseRenewer:
                 row["hard_timeout"] = run.hard_timeout_s
             if run.progress is not None:
                 row["fraction"], row["note"] = run.progress
+            if run.reported is not None:
+                row["attempt"] = run.task.fence.attempt
+                row["state"], row[heartbeats.DETAILS] = run.reported
             rows.append(row)
         return rows
 

@@ -447,7 +447,7 @@ def linked_group() -> Any:
         (lambda: refusal(a.s(1) | a.map([1])), "steps.2 celery.map.task is a map, which only"),
         (lambda: refusal(a.chunks([(1, 1)], 1)), "task is a chunks, which only messages carry"),
         (lambda: refusal(group(a.s(1), b.s({2}))), "steps.2 b.payload.args[0] is of type set"),
-        (lambda: refusal(a.s(1) | b.s().set(task_id="x")), "steps.2 b.options.task_id is given"),
+        (lambda: refusal((a.s(1) | b.s()).set(task_id="x")), "options.task_id is given to a chain"),
         (lambda: refusal(stamped()), "steps.1 a.options.stamp is unknown to the pool"),
         (lambda: refusal(linked_group()), "options.link is given to a group. Allowed: a chord"),
         (lambda: refusal(a.s(1).on_error(new_errback.s())), "options.link_error calls new_errback"),

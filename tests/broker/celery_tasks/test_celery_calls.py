@@ -248,7 +248,11 @@ def test_the_route_counts_only_where_a_handler_of_ours_lives(
         (lambda: refusal(add.s(1), args=(1,)), "args is given together with a signature"),
         (lambda: refusal(add.chunks([(1, 1)], 1)), "task is a chunks, which only messages carry"),
         (lambda: refusal(add.map([1])), "task is a map, which only messages carry"),
-        (lambda: refusal(add.s(1).set(task_id="x")), "options.task_id is given. Allowed: none"),
+        (lambda: refusal(add.s(1).set(task_id="42")), "options.task_id looks like a row's id"),
+        (
+            lambda: refusal(add.s(1).set(task_id="mine"), biz_key="order:1"),
+            "biz_key is given beside a task_id",
+        ),
         (lambda: refusal(add.s(1).set(routing_key="x")), "options.routing_key has no meaning in"),
         (lambda: refusal(add.s(1).set(serializer="pickle")), "options.serializer is unknown to"),
         (lambda: refusal(add, args=(1,), countdown=3), "is unknown; perhaps delay is meant."),

@@ -151,6 +151,29 @@ def recovering(key: str) -> str:
     return "well again"
 
 
+@app.task(bind=True)
+def named(self: Task, key: str) -> list[Any]:
+    note(key, "run")
+    return [self.request.id, self.request.root_id]
+
+
+@app.task(bind=True)
+def reporting(self: Task, key: str) -> str:
+    """Show progress until it was seen."""
+    note(key, "run")
+    self.update_state(state="PACKING", meta={"current": 1, "total": 2, "of": ["a", "b"]})
+    Redis.from_url(BACKEND).blpop(f"seen:{key}", 20)
+    return "packed"
+
+
+@app.task(bind=True)
+def patient(self: Task, key: str) -> str:
+    note(key, "run", self.request.retries)
+    if self.request.retries == 0:
+        raise self.retry(countdown=3)
+    return "done"
+
+
 @app.task
 def ignored(key: str) -> None:
     note(key, "run")

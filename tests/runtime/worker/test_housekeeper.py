@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy import create_engine, event, text
 from tasks_app import cancel_task
 from tasks_app.domain.handlers.settlement import settle_return
 from tasks_app.embedded.servers import Postgres
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import migrate
 from tests.clock import until
 from tests.factory import do, some
@@ -211,22 +213,31 @@ def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench
     assert (idle, housekeeper.next_nap_s() <= 0.25) == (1.0, True)
 
 
-def test_progress_is_shown_at_the_next_heartbeat(bench: Bench) -> None:
-    seen = bench.event()
+def test_progress_is_shown_before_the_next_renewal(bench: Bench) -> None:
+    going_on, seen = bench.event(), bench.event()
 
     @bench.handler()
     def h(ctx: Any) -> None:
+        assert going_on.wait(20)
         ctx.progress(0.25, "a quarter")
+        ctx.report("PACKING", {"parcel": 7})
         assert seen.wait(20)
 
     task_id = bench.create()
-    running_elsewhere(bench, [task_id], lease=0.6)
+    running_elsewhere(bench, [task_id], lease=60)
+    until(lambda: bench.sql("SELECT count(*) FROM task_worker") == 1)
+    going_on.set()
 
-    shown = until(lambda: bench.sql("SELECT running -> 0 FROM task_worker"))
+    until(lambda: "state" in (bench.sql("SELECT running -> 0 FROM task_worker") or {}))
 
-    until(lambda: "fraction" in bench.sql("SELECT running -> 0 FROM task_worker"))
     shown = bench.sql("SELECT running -> 0 FROM task_worker")
     assert (shown["id"], shown["fraction"], shown["note"]) == (task_id, 0.25, "a quarter")
+    with bench.engine.connect() as connection:
+        owner = bench.task(task_id).owner or ""
+        assert heartbeats.state_of_run(connection, owner, task_id, 1) == ("PACKING", {"parcel": 7})
+        assert heartbeats.state_of_run(connection, owner, task_id, 2) is None
+        (worker,) = heartbeats.live_workers(connection, timedelta(minutes=1))
+    assert "details" not in worker.running[0]
 
 
 def test_a_child_that_stops_leaves_no_trace(bench: Bench) -> None:
