@@ -58,6 +58,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     locks               jsonb,  -- Locks that it holds while it runs, and waits for before it is claimed: names in exclusive and shared, numbers by name
             -- in counted. handler is true: made from the handler's own. Null: none, or those of the handler, which the first claim makes.
     waits_for           integer,  -- How many steps of its flow, and events without a time-out, it waits for. Below 0: it is held, too. Null: none.
+    kill_at             timestamptz,  -- When the process of its run, which was cancelled, may be killed. Null: for no cancel.
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
     CONSTRAINT locks_are_valid CHECK (locks IS NULL OR jsonb_typeof(locks) = 'object' AND NOT jsonb_path_exists(locks, 'strict $.keyvalue() ? (
@@ -68,7 +69,8 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
             && !exists(@.value.keyvalue() ? (!(@.key like_regex "^.{1,255}$" flag "s" && @.value.type() == "number"
                 && @.value >= 1 && @.value <= 1000000 && @.value.floor() == @.value)))))')),
     CONSTRAINT moments_are_readable CHECK (scan_at >= due_at AND ('["1900-01-01 00:00:00+00","9900-01-01 00:00:00+00")'::tstzrange @> ALL
-        (ARRAY[due_at, scan_at, created_at, expires_at, started_at, lease_until, cancel_requested_at, outage_since, held_due_at, changed_at]))),
+        (ARRAY[due_at, scan_at, created_at, expires_at, started_at, lease_until, cancel_requested_at, outage_since, held_due_at, changed_at,
+        kill_at]))),
     CONSTRAINT more_limit_keys_are_valid CHECK (more_limit_keys IS NULL OR array_ndims(more_limit_keys) = 1 AND cardinality(more_limit_keys) BETWEEN 1
         AND 7 AND limit_key IS NOT NULL AND ('' <> ALL (more_limit_keys::text[])) IS TRUE),
     CONSTRAINT names_are_valid CHECK (octet_length(name) <= 255 AND octet_length(queue) <= 100 AND ((name || ' ') || queue) ~
@@ -79,7 +81,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     CONSTRAINT payload_and_headers_are_objects CHECK (jsonb_typeof(payload) = 'object' AND pg_column_size(payload) <= 8388608 AND
         jsonb_typeof(headers) = 'object'),
     CONSTRAINT state_has_its_columns CHECK (num_nonnulls(lease_token, lease_until, owner) = CASE state
-        WHEN 'PENDING' THEN - num_nonnulls(cancel_requested_at)
+        WHEN 'PENDING' THEN - num_nonnulls(cancel_requested_at, kill_at)
         WHEN 'RUNNING' THEN 3 + num_nulls(started_at, max_attempts, at_most_once)
         ELSE -1
     END)

@@ -65,6 +65,7 @@ class HandlerSpec:
     history: HistoryLevel | None = None  # None: as configured for the queue
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError  # from timeout seconds
     statement: SqlStatement | None = None  # that its tasks execute, if it is declared in SQL
+    cancellable: bool = True  # False: a cancel only sets ctx.cancelled
     keeps_timeout: bool = False  # it ends at ctx.deadline by itself: no exception is raised in it
 
     def reaction(self, error: BaseException) -> Reaction | None:

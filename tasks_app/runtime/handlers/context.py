@@ -220,9 +220,11 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task was cancelled. The run learns it when its lease is renewed.
+        """Whether the task was cancelled. The run learns it within two seconds.
 
-        A handler that returns still succeeds. One that raises ends in CANCELLED.
+        ``TaskCancelledError`` is raised then, unless the handler is declared with
+        ``cancellable=False``. A handler that returns all the same still succeeds. One that raises
+        ends in CANCELLED.
         """
         return self._run.cancelled
 

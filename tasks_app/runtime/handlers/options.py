@@ -73,6 +73,10 @@ class HandlerOptions(When, total=False):
     """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that were claimed
     more than once, as by a retry; ``"none"``. Others are counted, and leave no row. Default: as
     the queue's."""
+    cancellable: bool
+    """``False``: a cancel neither interrupts its runs nor kills their process. It only sets
+    ``ctx.cancelled``. Default: ``True``, and ``TaskCancelledError`` is raised inside the handler;
+    an async one gets ``asyncio.CancelledError``, and its run ends as the same."""
     encrypt: bool
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
@@ -116,6 +120,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "at_most_once": bool(given.get("at_most_once")),
         "encrypted": bool(given.get("encrypt")),
         "locks": None if locks is None else checked(name, lambda: stored_locks(locks)),
+        "cancellable": bool(given.get("cancellable", True)),
         "history": None
         if history is None
         else checked(name, lambda: parse_history(history), "history"),
