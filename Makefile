@@ -52,7 +52,7 @@ model: $(READY)  ## every configuration and mutant of the protocol's model (minu
 mutants: $(READY)  ## take one rule after the other out of the product: does a test notice? (half an hour)
 	@$(BIN)/python -m dev.torture.mutants $(ARGS)
 
-torture: $(READY)  ## each of 79 kinds of faults alone, three seeds, and a table (an hour)
+torture: $(READY)  ## each of 80 kinds of faults alone, three seeds, and a table (an hour)
 	@$(BIN)/python -m dev.torture matrix $(ARGS)
 
 zombies: $(READY)  ## a thousand processes stopped beyond their lease; all that they write is refused (minutes)

@@ -21,7 +21,7 @@ _NAMES = {
     "tasks_app.domain.errors": (
         "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError InvalidScheduleError "
         "InvalidSelectionError InvalidTaskError LeaseLostError PlanError TaskBufferFullError "
-        "TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError"
+        "TaskCancelledError TasksError UniqueKeyTakenError UnknownTaskError WaitTimeoutError"
     ),
     "tasks_app.domain.events": "AwaitedEvent EventNeed StoredEvent event",
     "tasks_app.domain.explain.explanation": "Explanation",

@@ -21,9 +21,9 @@ from tasks_app.domain.errors import (
     HandlerTimeoutError as HandlerTimeoutError, InvalidJobError as InvalidJobError,
     InvalidScheduleError as InvalidScheduleError, InvalidSelectionError as InvalidSelectionError,
     InvalidTaskError as InvalidTaskError, LeaseLostError as LeaseLostError, PlanError as PlanError,
-    TaskBufferFullError as TaskBufferFullError, TasksError as TasksError,
-    UniqueKeyTakenError as UniqueKeyTakenError, UnknownTaskError as UnknownTaskError,
-    WaitTimeoutError as WaitTimeoutError,
+    TaskBufferFullError as TaskBufferFullError, TaskCancelledError as TaskCancelledError,
+    TasksError as TasksError, UniqueKeyTakenError as UniqueKeyTakenError,
+    UnknownTaskError as UnknownTaskError, WaitTimeoutError as WaitTimeoutError,
 )
 from tasks_app.domain.events import (
     AwaitedEvent as AwaitedEvent, EventNeed as EventNeed, StoredEvent as StoredEvent,

@@ -14,6 +14,7 @@ from tasks_app.domain.locks import (
     LostUpdateError,
     Obstacle,
 )
+from tasks_app.domain.tasks.options import Locks
 from tasks_app.runtime.locks.client import Hold, hold
 from tasks_app.runtime.locks.lock import Lock
 from tasks_app.runtime.locks.row_locks import HoldRow, LockedRow, RowLock, Versioned, hold_row
@@ -27,6 +28,7 @@ __all__ = [
     "LockLostError",
     "LockOrderError",
     "LockedRow",
+    "Locks",
     "LostUpdateError",
     "Obstacle",
     "RowLock",

@@ -29,7 +29,10 @@ FOR_THE_EXECUTOR = {"check_awaited", "close", "has_locks", "end_locks", "commit_
 SUBJECTS = {
     "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
     " Notice schedule Exponential Fixed Levels Breaker",
-    "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
+    "End a run": (
+        "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError TaskCancelledError "
+        "LeaseLostError"
+    ),
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
     "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task wait_task"

@@ -68,6 +68,8 @@ ARGUMENTS = {
     "max_attempts": "null: what `retry` implies, else the handler's",
     "retry": "null: the handler's; a policy that cannot be read counts as none",
     "more_limit_keys": "up to seven behind `limit_key`; it runs while each has room",
+    "locks": 'what it locks while it runs: `{"exclusive": ["account:7"]}`; also `shared`, and'
+    " numbers by name in `counted`",
     "order_key": "a failed task holds the later ones (`blocks`); producers do not wait for each"
     " other",
 }

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dev.torture import matrix
+from dev.torture import cancels, matrix
 from dev.torture.failpoints import read
 from dev.torture.faults import FAULTS
 from dev.torture.kinds import together
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _together(options: argparse.Namespace) -> int:
-    failpoints, draw = options.failpoints, _draw
+    failpoints, draw = options.failpoints, cancels.draw if options.cancels else _draw
     if options.everything:
         kinds, failpoints = together(
             options.surroundings,
@@ -56,7 +56,8 @@ def _together(options: argparse.Namespace) -> int:
         options.spread,
         options.quiet,
         failpoints,
-        cancels=options.everything,
+        cancels=options.everything or options.cancels,
+        cancels_running=options.cancels,
         engine=options.engine,
         jobs=options.batches,
         flows=options.flows,
@@ -152,6 +153,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
     parser.add_argument(
         "--batches", action="store_true", help="a batch job and groups beside the tasks"
+    )
+    parser.add_argument(
+        "--cancels", action="store_true", help="only cancel what runs, and kill children meanwhile"
     )
     parser.add_argument("--flows", type=int, default=0, help="of twenty steps, beside the tasks")
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")

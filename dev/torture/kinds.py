@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dev.torture import faults, operators, outages
+from dev.torture import cancels, faults, operators, outages
 from dev.torture.failpoints import Failpoint, read
 from dev.torture.surroundings import Surroundings
 from dev.torture.world import Hurt
@@ -132,6 +132,7 @@ KINDS: tuple[Kind, ...] = (
     _around("F49", outages.send_to_another_pool),
     _around("F55", operators.hold_producers),
     _around("F57", operators.cancel_some, cancels=True),
+    _around("F57", cancels.cancel_running, cancels=True),
     _around("F57", operators.pause_and_resume),
     _around("F57", operators.pause_beside_a_limit),
     _around("F57", operators.set_odd_settings),

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from dev.torture import flows, jobs, timetable
+from dev.torture import cancels, flows, jobs, timetable
 from dev.torture.failpoints import CALM, HITS, hits
 from dev.torture.fault_proxy import FaultProxy
 from dev.torture.operators import COMMITTED
@@ -31,6 +31,7 @@ from tasks_app.pool.schema import migrate
 NAMES = ("torture.quick", "torture.steady", "torture.flaky", "torture.awaited", "torture.slow")
 WEIGHTS = (55, 29, 10, 5, 1)
 HERE = Path(__file__).parent
+HANDLERS = ("handlers", "jobs", "flows", "cancels")
 CELERY = ("celery", "-A", "tasks_app")
 BATCH = 100
 START_S = 60.0
@@ -61,6 +62,8 @@ class Plan:
     """Between two faults from outside."""
     cancels: bool = False
     """Operators cancel some."""
+    cancels_running: bool = False
+    """Also while they run, and have them killed."""
     engine: bool = False
     """Without Celery: workers are ``tasks-app work``, which need neither beat nor broker."""
     jobs: bool = False
@@ -167,6 +170,8 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
         checks += timetable.judge_instants(connection)
         if plan.jobs:
             checks += jobs.judge_jobs(connection, cancels=plan.cancels)
+        if plan.cancels_running:
+            checks += cancels.judge_cancels(connection, folder)
         if plan.flows:
             checks += flows.judge_flows(connection, plan.flows)
         facts: list[tuple[str, object]] = [
@@ -205,7 +210,7 @@ def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterat
         environment = {
             "TASKS_APP_DATABASE_URL": _through(database, database_line),
             "TASKS_APP_BROKER_URL": _through(broker, broker_line),
-            "TASKS_APP_IMPORTS": "dev.torture.handlers,dev.torture.jobs,dev.torture.flows",
+            "TASKS_APP_IMPORTS": ",".join(f"dev.torture.{each}" for each in HANDLERS),
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
             **servers.settings,
             "TORTURE_FAILPOINTS": plan.failpoints,

@@ -58,7 +58,7 @@ def _effect(connection: Connection, task: ClaimedTask) -> bool:
 
 
 def _renew(connection: Connection, task: ClaimedTask) -> bool:
-    return bool(renew(connection, [task.fence], LEASE).ids)
+    return bool(renew(connection, [task.fence], LEASE))
 
 
 def _release(connection: Connection, task: ClaimedTask) -> bool:

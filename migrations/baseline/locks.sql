@@ -16,9 +16,9 @@ CREATE TABLE task_lock_holder (  -- Who holds a group of locks, or waits for one
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- The place in the line.
     token       uuid        NOT NULL UNIQUE,  -- Random UUID made by the holder. Code that knows it may release the group.
     who         text        NOT NULL CHECK (length(who) <= 300),  -- The name of the task, or of the process.
-    task_id     bigint,  -- The task whose run holds the group. Null: code that is no task.
-    attempt     integer,  -- The attempt of that run.
-    lease_token uuid,  -- The lease token of that run: its locks end with it.
+    task_id     bigint,  -- The task whose run holds the group, or that is parked for it. Null: code that is no task.
+    attempt     integer,  -- The attempt of that run; of a parked task, its last one.
+    lease_token uuid,  -- The lease token of that run: its locks end with it. Of a parked task: any.
     asked_at    timestamptz NOT NULL DEFAULT statement_timestamp(),  -- When the group was asked for.
     granted_at  timestamptz,  -- When it was granted. Null: it still waits.
     fence       bigint,  -- Rises with every grant. Null: it still waits.
@@ -26,6 +26,7 @@ CREATE TABLE task_lock_holder (  -- Who holds a group of locks, or waits for one
     CONSTRAINT a_run_has_all_of_its_fence CHECK (num_nulls(task_id, attempt, lease_token) = ANY (ARRAY[0, 3])),
     CONSTRAINT held_with_a_fence CHECK ((fence IS NULL) = (granted_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0.1, vacuum_truncate = off);
+CREATE INDEX task_lock_holder_place ON task_lock_holder (task_id) WHERE fence IS NULL AND task_id IS NOT NULL;
 
 CREATE TABLE task_lock_part (  -- The resources of each group of locks.
     resource   text    COLLATE "C" NOT NULL,  -- The name of the resource.

@@ -47,30 +47,41 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     outages             smallint,  -- Runs that met a dependency which was down; they charge no failure. Null: none.
     outage_since        timestamptz,  -- When the first of these outages was.
     fair_key            text,  -- In a fair queue: whose share the task is part of.
-    parked_kind         text,  -- What a due row is left alone for: order, queue, name or key (the kinds of limits), breaker, let_through (its breaker
+    parked_kind         text,  -- What a due row is left alone for: order, queue, name or key (the kinds of limits), lock, breaker, let_through (its breaker
             -- lets it run), handler (no live worker knows its name).
-    parked_for          text,  -- The subject of parked_kind: an order key, queue, name, limit key or dependency.
+    parked_for          text,  -- The subject of parked_kind: an order key, queue, name, limit key, resource or dependency.
     held_due_at         timestamptz,  -- The date that a held task had, and gets back when it is released. It is held while due_at lies behind the
             -- year 9500, or not before expires_at. A step with open needs (waits_for) is put off in the same way.
     sub_status          text,  -- What its handler said of its state, in the user's words.
     changed_at          timestamptz,  -- When it last came back, or an operator changed it, as far as no other date tells: see updated_at of task_all.
     more_limit_keys     varchar(255)[],  -- Its limit keys behind the first; it runs while there is room under each.
+    locks               jsonb,  -- Locks that it holds while it runs, and waits for before it is claimed: names in exclusive and shared, numbers by name
+            -- in counted. handler is true: made from the handler's own. Null: none, or those of the handler, which the first claim makes.
     waits_for           integer,  -- How many steps of its flow, and events without a time-out, it waits for. Below 0: it is held, too. Null: none.
+    kill_at             timestamptz,  -- When the process of its run, which was cancelled, may be killed. Null: for no cancel.
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
+    CONSTRAINT locks_are_valid CHECK (locks IS NULL OR jsonb_typeof(locks) = 'object' AND NOT jsonb_path_exists(locks, 'strict $.keyvalue() ? (
+        !((@.key == "handler" && @.value.type() == "boolean" && @.value == true)
+        || (@.key == "exclusive" || @.key == "shared") && @.value.type() == "array"
+            && !exists(@.value[*] ? (!(@.type() == "string" && @ like_regex "^.{1,255}$" flag "s")))
+        || @.key == "counted" && @.value.type() == "object"
+            && !exists(@.value.keyvalue() ? (!(@.key like_regex "^.{1,255}$" flag "s" && @.value.type() == "number"
+                && @.value >= 1 && @.value <= 1000000 && @.value.floor() == @.value)))))')),
     CONSTRAINT moments_are_readable CHECK (scan_at >= due_at AND ('["1900-01-01 00:00:00+00","9900-01-01 00:00:00+00")'::tstzrange @> ALL
-        (ARRAY[due_at, scan_at, created_at, expires_at, started_at, lease_until, cancel_requested_at, outage_since, held_due_at, changed_at]))),
+        (ARRAY[due_at, scan_at, created_at, expires_at, started_at, lease_until, cancel_requested_at, outage_since, held_due_at, changed_at,
+        kill_at]))),
     CONSTRAINT more_limit_keys_are_valid CHECK (more_limit_keys IS NULL OR array_ndims(more_limit_keys) = 1 AND cardinality(more_limit_keys) BETWEEN 1
         AND 7 AND limit_key IS NOT NULL AND ('' <> ALL (more_limit_keys::text[])) IS TRUE),
     CONSTRAINT names_are_valid CHECK (octet_length(name) <= 255 AND octet_length(queue) <= 100 AND ((name || ' ') || queue) ~
         '^[A-Za-z_][A-Za-z0-9_.:-]* [A-Za-z_][A-Za-z0-9_.-]*$'),
     CONSTRAINT numbers_are_sane CHECK (priority <= 9 AND LEAST(priority, failures, crashes, retry_level) >= 0 AND GREATEST(failures, crashes) <=
         attempt AND LEAST(max_attempts, outages) > 0 AND LEAST(timeout_ms, hard_timeout_ms) > 0),
-    CONSTRAINT parked_kind_is_known CHECK (parked_kind IN ('order', 'queue', 'name', 'key', 'breaker', 'let_through', 'handler', 'encryption')),
+    CONSTRAINT parked_kind_is_known CHECK (parked_kind IN ('order', 'queue', 'name', 'key', 'lock', 'breaker', 'let_through', 'handler', 'encryption')),
     CONSTRAINT payload_and_headers_are_objects CHECK (jsonb_typeof(payload) = 'object' AND pg_column_size(payload) <= 8388608 AND
         jsonb_typeof(headers) = 'object'),
     CONSTRAINT state_has_its_columns CHECK (num_nonnulls(lease_token, lease_until, owner) = CASE state
-        WHEN 'PENDING' THEN - num_nonnulls(cancel_requested_at)
+        WHEN 'PENDING' THEN - num_nonnulls(cancel_requested_at, kill_at)
         WHEN 'RUNNING' THEN 3 + num_nulls(started_at, max_attempts, at_most_once)
         ELSE -1
     END)
@@ -132,6 +143,7 @@ CREATE TABLE task_completed (  -- The completed pool: SUCCEEDED, SKIPPED, CANCEL
     fair_key            text,
     sub_status          text,
     more_limit_keys     varchar(255)[],
+    locks               jsonb,
     PRIMARY KEY (id, finished_at),
     CONSTRAINT state_is_completed CHECK (state IN ('SUCCEEDED', 'SKIPPED', 'CANCELLED', 'EXPIRED'))
 ) PARTITION BY RANGE (finished_at);
@@ -181,6 +193,7 @@ CREATE TABLE task_error (  -- The error pool: FAILED tasks, until somebody reque
     sub_status          text,
     changed_at          timestamptz,
     more_limit_keys     varchar(255)[],
+    locks               jsonb,
     CONSTRAINT state_is_failed CHECK (state = 'FAILED')
 );
 CREATE INDEX task_error_biz_key ON task_error (biz_key) WHERE biz_key IS NOT NULL;
@@ -207,18 +220,18 @@ SELECT id,
     sub_status,
     greatest(created_at, started_at, cancel_requested_at, changed_at) AS updated_at,  -- When the task was last created, claimed, returned, ended,
         -- changed by an operator or asked to stop.
-    more_limit_keys,
+    more_limit_keys, locks,
     waits_for  -- As in task_pending.
 FROM task_pending
 UNION ALL
 SELECT id, 'completed', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys, NULL
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys, locks, NULL
 FROM task_completed
 UNION ALL
 SELECT id, 'error', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys, NULL
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys, locks, NULL
 FROM task_error;
 
 CREATE TABLE task_key (  -- Unique keys of the scopes queued, for_period and forever: one row for each key that is taken, or was lately. Deleting a
@@ -322,7 +335,7 @@ CREATE FUNCTION task_create(
     name text, payload jsonb DEFAULT '{}', queue text DEFAULT 'default', priority integer DEFAULT 5, run_at timestamptz DEFAULT NULL,
     delay interval DEFAULT '0', biz_key text DEFAULT NULL, unique_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, retry text DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL, enabled boolean DEFAULT true, headers jsonb DEFAULT NULL, order_key text DEFAULT NULL,
-    limit_key text DEFAULT NULL, fair_key text DEFAULT NULL, more_limit_keys text[] DEFAULT NULL
+    limit_key text DEFAULT NULL, fair_key text DEFAULT NULL, more_limit_keys text[] DEFAULT NULL, locks jsonb DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -337,12 +350,12 @@ BEGIN
     FOR try IN 1 .. 10 LOOP
         INSERT INTO task_pending AS p (name, payload, queue, priority, due_at, scan_at, biz_key,
             unique_key, max_attempts, retry, expires_at, enabled, headers, order_key,
-            limit_key, fair_key, more_limit_keys)
+            limit_key, fair_key, more_limit_keys, locks)
         VALUES (task_create.name, coalesce(task_create.payload, '{}'), task_create.queue,
             task_create.priority, due, due, task_create.biz_key, task_create.unique_key,
             most, task_create.retry, task_create.expires_at, task_create.enabled,
             task_create.headers, task_create.order_key, task_create.limit_key,
-            task_create.fair_key, task_create.more_limit_keys)
+            task_create.fair_key, task_create.more_limit_keys, task_create.locks)
         ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
         RETURNING p.id INTO task_id;
         IF task_id IS NULL THEN

@@ -52,6 +52,19 @@ CHANGES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Grace(Why):
+    """Whether the process of a run may be killed."""
+
+    kill_after: Span | None = param(
+        "--kill-after",
+        "Kill the process of a run that has not ended so long after the request: 5s.",
+        label="Kill after",
+        hint="5s; empty: never",
+        metavar="TIME",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AnotherDate(Why):
     """Another date: one of the two."""
 
@@ -131,8 +144,9 @@ OF_TASKS = (
         Word.CANCEL,
         cancel_task,
         "Cancel tasks by id, or all that the options select.",
-        'Waiting ones are cancelled at once. Running ones get a request ("requested") within '
-        "10 s: a statement that runs goes on, and a normal return is still SUCCEEDED.",
+        'Waiting ones are cancelled at once. Running ones ("requested") are interrupted within '
+        "2 s; a handler that swallows that, and returns, has still SUCCEEDED.",
+        takes=Grace,
     ),
     _action(
         Word.RUN_NOW,
@@ -235,7 +249,7 @@ def mark_unknown(connection: Connection, fingerprint: str, _: Nothing, by: str) 
 
 @action(Role.OPERATOR, "Cancel", "/groups/{group_id}/cancel", command="groups cancel", takes=Why)
 def cancel_members(connection: Connection, group_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the members that have not ended. Running ones get a request to stop."""
+    """Cancel the members that have not ended. Running ones are interrupted."""
     if group_rows.get_group(connection, group_id) is None:
         raise NotThereError(f"There is no group {group_id}. Run: tasks-app groups list")
     done = cancel_group(connection, group_id, by=by, why=given.why)
@@ -249,7 +263,7 @@ _CANCEL_FLOW: dict[str, Any] = {"on": "flow_id", "command": "flows cancel", "tak
 
 @action(Role.OPERATOR, "Cancel", **_CANCEL_FLOW)
 def cancel_steps(connection: Connection, flow_id: int, given: Why, by: str) -> ActionResult:
-    """Cancel the steps that have not ended. Running ones get a request to stop."""
+    """Cancel the steps that have not ended. Running ones are interrupted."""
     if get_flow(connection, flow_id) is None:
         raise NotThereError(f"There is no flow {flow_id}. Run: tasks-app flows list")
     return cancel_members.run(connection, flow_id, given, by)

@@ -149,7 +149,9 @@ def declare(job: Job, step: Step, registry: Registry) -> dict[str, Declared]:
 
     limit = step.options["hard_timeout"]
     found = {
-        "partition": register("", run_partition, **step.options, depends_on=step.depends_on),
+        "partition": register(
+            "", run_partition, **step.options, depends_on=step.depends_on, locks=step.locks
+        ),
         "plan": register(":plan", run_plan, queue=queue, hard_timeout=limit),
         # Short waits, as only the database can make a join fail.
         "join": register(":join", run_join, queue=queue, retry="1s,5s,30s,1m,5m"),

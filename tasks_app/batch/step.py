@@ -18,7 +18,7 @@ from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.locks import LostUpdateError
-from tasks_app.domain.tasks.options import check_name
+from tasks_app.domain.tasks.options import Locks, check_name
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 from tasks_app.pool.fragments.conditions import CHECK_STOPPED_EVERY_S
 from tasks_app.runtime.db.errors import sqlstate
@@ -70,6 +70,8 @@ class Step:
         hard_timeout: the process is killed after this long; default one hour. A turn takes half of
             it at most.
         depends_on: the breaker of its partitions.
+        locks: what each partition locks while it runs: under an exclusive lock they run one at a
+            time, also beside those of other jobs.
 
     Raises:
         InvalidJobError: the declaration is not valid.
@@ -102,6 +104,7 @@ class Step:
         timeout: Duration | None = None,
         hard_timeout: Duration | None = None,
         depends_on: str | Breaker | None = None,
+        locks: str | Sequence[str] | Locks | None = None,
     ) -> None:
         self.name: str = checked("Step", name)
         if commit not in {"every", "end"}:
@@ -146,6 +149,7 @@ class Step:
             "hard_timeout": hard_timeout,
         }
         self.depends_on = depends_on
+        self.locks = locks
         self.priority = priority
 
     def source_of(self, params: Any) -> Any:

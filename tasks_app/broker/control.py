@@ -25,6 +25,10 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard import SLOTS_VARIABLE, Scoreboard, SlotView
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
+GRACE_S = 5.0
+"""How long a run has to end after a ``terminate`` with another signal than SIGKILL."""
+_KILL = {"KILL", "9"}
+
 
 def connect_control() -> None:
     """Let ``revoke`` and ``terminate`` cancel our tasks; Celery gets all other ids.
@@ -32,7 +36,7 @@ def connect_control() -> None:
     Limits of our messages are refused, because each message carries up to 500 tasks.
     ``registered`` lists our handlers, too.
     """
-    wrappers = {"revoke": _cancelling, "terminate": _cancelling, "registered": _with_handlers}
+    wrappers = {"revoke": _revoking, "terminate": _terminating, "registered": _with_handlers}
     wrappers |= {"time_limit": _for_others, "rate_limit": _for_others}
     for command, wrapper in wrappers.items():
         builtin = Panel.data[command]
@@ -41,8 +45,14 @@ def connect_control() -> None:
             Panel.data[command].celerys_own = builtin
 
 
-def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
-    def cancel(state: Any, task_id: Any = None, **arguments: Any) -> Any:
+def _revoking(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    def revoke(
+        state: Any,
+        task_id: Any = None,
+        terminate: Any = False,  # noqa: FBT002  Celery's
+        signal: Any = None,
+        **arguments: Any,
+    ) -> Any:
         given = task_id if isinstance(task_id, list | tuple | set) else [task_id]
         ours = sorted({int(one) for one in given if is_row_id(one)})
         others = [one for one in given if not is_row_id(one)]
@@ -52,13 +62,32 @@ def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
                 "error": "This is a message of tasks_app, which carries many tasks. "
                 "Give the number of a task, as tasks-app list shows it."
             }
-        if ours:
-            _send(ControlCommand(Do.CANCEL, ids=tuple(ours)))
+        told = _cancel(tuple(ours), terminate, signal) if ours else ""
         if others or not ours:
-            return builtin(state, task_id=others, **arguments)
-        return {"ok": f"tasks {', '.join(map(str, ours))} will be cancelled"}
+            return builtin(state, others, terminate, signal, **arguments)
+        return {"ok": told}
 
-    return cancel
+    return revoke
+
+
+def _cancel(ids: tuple[int, ...], terminate: Any, signal: Any) -> str:
+    """Send the command, and return the answer. The state of the tasks is not known here."""
+    named = ", ".join(map(str, ids))
+    if not terminate:
+        _send(ControlCommand(Do.REVOKE, ids))
+        return f"tasks {named} will be cancelled if they wait; terminate ends those that run, too"
+    grace_s = 0.0 if str(signal).upper().removeprefix("SIG") in _KILL else GRACE_S
+    _send(ControlCommand(Do.CANCEL, ids, kill_after_s=grace_s))
+    kill = f"killed after {grace_s:g} s" if grace_s else "killed"
+    return f"tasks {named} will be cancelled; if they run, interrupted and {kill}"
+
+
+def _terminating(_builtin: Callable[..., Any]) -> Callable[..., Any]:
+    def terminate(state: Any, signal: Any = None, task_id: Any = None, **arguments: Any) -> Any:
+        """Do what Celery's does, which knows no other ``revoke`` than its own."""
+        return Panel.data["revoke"](state, task_id, terminate=True, signal=signal, **arguments)
+
+    return terminate
 
 
 def is_row_id(task_id: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType, ModuleType
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ import click
 from tasks_app.actions.action import Action, ActionResult, Taken, actions_of, taken
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, load_modules, transaction, why_option
+from tasks_app.domain.durations import ALLOWED, parse_duration
 from tasks_app.domain.tasks.error_text import parse_fingerprint
 
 Command = Callable[..., None]
@@ -88,7 +89,22 @@ class _Instant(click.ParamType[datetime]):
         return value if isinstance(value, datetime) else parse_instant(value)
 
 
-_TYPES: dict[type, click.ParamType[Any]] = {int: click.INT, UUID: click.UUID, datetime: _Instant()}
+class _Span(click.ParamType[timedelta]):
+    name = "text"
+
+    def convert(self, value: Any, *where: Any) -> timedelta:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(f"{error}. Allowed: {ALLOWED}.", *where)
+
+
+_TYPES: dict[type, click.ParamType[Any]] = {
+    int: click.INT,
+    UUID: click.UUID,
+    datetime: _Instant(),
+    timedelta: _Span(),
+}
 
 
 def run_action(

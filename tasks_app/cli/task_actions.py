@@ -77,6 +77,8 @@ def task_command(word: str) -> click.Command:
         words = {name: value for name, value in words.items() if value is not None}
         selects = any(value is not None and value is not False for value in given.values())
         if not ids or selects or "rate" in words:
+            if "kill_after" in words:
+                raise click.UsageError("--kill-after is for tasks that you name: give ids alone.")
             run_on_many(word, ids, {**given, **words}, json_=json_)
         else:
             run_on_each(ids, partial(action.verb, **words), DONE.get(action.word), json_=json_)

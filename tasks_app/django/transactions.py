@@ -29,6 +29,7 @@ from tasks_app.runtime.db.errors import is_conflict, mark_ours, spares_handlers
 from tasks_app.runtime.db.transaction import Transaction, as_sqlalchemy_raises, of_commit
 from tasks_app.runtime.execution.invocation import ProcessGuard, SyncLane
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, end_on
+from tasks_app.runtime.handler_db.handler_connections import make_interruptible
 from tasks_app.runtime.handler_db.handler_driver import UNFINISHED, UnusableConnectionError
 from tasks_app.runtime.handler_db.lending import keep_from_fork
 from tasks_app.runtime.handler_db.statements import (
@@ -37,6 +38,7 @@ from tasks_app.runtime.handler_db.statements import (
     stays_in_session,
     write_of,
 )
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.hints import HINTS, hints_of_started
 
 
@@ -53,16 +55,18 @@ class DjangoLane(SyncLane):
         self._next.transaction = made
         return made
 
-    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
+    def call(
+        self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None, run: ActiveRun
+    ) -> Any:
         made: DjangoTransaction = vars(self._next).pop("transaction")
         if getattr(spec.function, NON_ATOMIC, False):
-            return super().call(spec, arguments, limit)
+            return super().call(spec, arguments, limit, run)
         try:
             made.open()
         except DjangoError as error:
             raise judged(error, refused=True) from error
         try:
-            return super().call(spec, arguments, limit)
+            return super().call(spec, arguments, limit, run)
         except DjangoError as error:
             db = connections[self._alias]
             if not (db.errors_occurred or db.connection is None or db.connection.closed):
@@ -118,6 +122,7 @@ class DjangoTransaction:
             reset_connection(db)
         self._begin(db)
         keep_from_fork(db.connection)
+        make_interruptible(db.connection)
         db.close_at = None  # CONN_MAX_AGE, which is 0 by default, would reconnect at every run
 
     def _begin(self, db: BaseDatabaseWrapper) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from tasks_app.domain.encryption import TOKEN_BEGIN, check_no_token
 from tasks_app.domain.errors import NAMES_ELSEWHERE, InvalidTaskError, suggestion_for
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.large_values import store
+from tasks_app.domain.locks import named_locks, stored_locks
 from tasks_app.domain.tasks import masks
 from tasks_app.domain.tasks import options as checks
 from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
@@ -115,6 +117,8 @@ def validate_task(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow
     else:
         text = own.write(payload, limit, None)
     _check_not_reserved(text)
+    if spec is not None and spec.locks is not None and terms.locks is None:
+        named_locks(spec.locks, json.loads(text))  # they are made at the claim, from its payload
     return tuple.__new__(TaskRow, (text, *keys, terms))  # the class takes longer
 
 
@@ -294,6 +298,7 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
         order_skips=order_policy == OrderPolicy.SKIPS or None,
         strict_order=checks.read_boolean(options, "strict_order", default=False),
         fair_key=checks.read_key(options, "fair_key"),
+        locks=json.dumps(stored_locks(options["locks"])) if "locks" in options else None,
         rule=_rule(options, delay),
         encrypted=spec is not None and spec.encrypted,
     )

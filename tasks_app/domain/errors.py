@@ -190,6 +190,13 @@ class HandlerTimeoutError(TasksError, TimeoutError):
         super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")
 
 
+class TaskCancelledError(TasksError):
+    """The task was cancelled while its handler runs. Raised inside it, unless it is async."""
+
+    def __init__(self, reason: str = "The task was cancelled while it ran.") -> None:
+        super().__init__(reason)
+
+
 class OutboxError(TasksError):
     """A Celery task was called where the call cannot be written into the pool."""
 

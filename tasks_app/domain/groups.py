@@ -137,5 +137,6 @@ def _callback(which: str, row: TaskRow | None) -> str | None:
         "delay": terms.delay.total_seconds(),
         "expires_at": terms.expires_at and terms.expires_at.isoformat(),
     }
+    columns["locks"] = terms.locks and json.loads(terms.locks)
     given = json.dumps({name: value for name, value in columns.items() if value is not None})
     return f'{given[:-1]}, "payload": {row.payload}, "headers": {terms.headers or "null"}}}'

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -12,7 +13,10 @@ from uuid import UUID
 
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidLockError, TasksError
+from tasks_app.domain.flow_control.admission import Admission
+from tasks_app.domain.flow_control.limits import Gate
 from tasks_app.domain.handlers.outcomes import Snooze
+from tasks_app.domain.tasks.options import Locks, Names
 from tasks_app.domain.tasks.run import Fence
 
 LONGEST_NAME, LONGEST_WHO = 255, 300
@@ -30,9 +34,6 @@ class LockPart(NamedTuple):
     resource: str
     mode: LockMode
     most: int | None = None  # holders of a counted one; an operator's number in task_lock wins
-
-
-Names = str | Iterable[str]
 
 
 def lock_parts(
@@ -142,3 +143,142 @@ class LockOrderError(TasksError, RuntimeError):
             f"This code holds {', '.join(held)} and would wait for more. "
             "Request all of them in one group, or pass wait=0."
         )
+
+
+StoredLocks = Mapping[str, Any]
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+OF_HANDLER = "handler"  # the key that tells made names from those that a producer gave
+
+
+def stored_locks(given: Any) -> dict[str, Any]:
+    """Return locks as a row has them; a name, or some, are exclusive. Raises InvalidLockError."""
+    if not isinstance(given, str | Locks) and not isinstance(given, list | tuple | set | frozenset):
+        problem = f"is of type {type(given).__name__}"
+        raise InvalidLockError("locks", problem, "a name, a list of names, or Locks(shared=…)")
+    of = given if isinstance(given, Locks) else Locks(given)
+    parts = lock_parts(of.exclusive, of.shared, of.counted)
+    stored: dict[str, Any] = {
+        mode.value: [part.resource for part in parts if part.mode is mode]
+        for mode in (LockMode.EXCLUSIVE, LockMode.SHARED)
+    }
+    stored["counted"] = {part.resource: part.most for part in parts if part.most is not None}
+    return {word: names for word, names in stored.items() if names}
+
+
+def named_locks(locks: StoredLocks, payload: Any) -> dict[str, Any]:
+    """Return a handler's locks with the fields of a payload in the names.
+
+    Raises InvalidLockError: a field is missing, or a name cannot be.
+    """
+    fields = payload if isinstance(payload, Mapping) else {}
+
+    def name(template: str) -> str:
+        return _FIELD.sub(lambda found: _text_of(fields, found[1]), template)
+
+    made = Locks(
+        dict.fromkeys(map(name, locks.get("exclusive", ()))),
+        dict.fromkeys(map(name, locks.get("shared", ()))),
+        {name(template): most for template, most in locks.get("counted", {}).items()},
+    )
+    return {**stored_locks(made), OF_HANDLER: True}
+
+
+def _text_of(fields: Mapping[Any, Any], word: str) -> str:
+    value = fields.get(word)
+    if not isinstance(value, str | int | float):
+        what = f"is of type {type(value).__name__}" if word in fields else "it lacks"
+        problem = f"name the payload's field {word}, which {what}"
+        raise InvalidLockError("locks", problem, "text or a number in that field")
+    return str(value)
+
+
+def declared_parts(stored: StoredLocks) -> tuple[LockPart, ...]:
+    """Return the group of a row, sorted; of a name that is there twice the stricter one."""
+    counted = stored.get("counted", {}).items()
+    modes = {name: LockPart(name, LockMode.COUNTED, int(most)) for name, most in counted}
+    for mode in (LockMode.SHARED, LockMode.EXCLUSIVE):
+        modes |= {name: LockPart(name, mode) for name in stored.get(mode, ())}
+    return tuple(modes[name] for name in sorted(modes))
+
+
+class InLine(NamedTuple):
+    """A holder of a resource, or somebody in the line before it."""
+
+    place: int
+    mode: LockMode
+    who: str
+    task_id: int | None
+    held: bool
+
+
+@dataclass(slots=True)
+class LockRoom:
+    """Whom a resource lets pass: what the tasks want, beside holders and earlier waiters."""
+
+    resource: str
+    line: list[InLine]  # holders first, then who waits, by their places
+    wanted: dict[int, LockPart]  # by task
+    most: int | None = None  # an operator's number of counted holders
+    cut: bool = False  # more wait than are in ``line``
+    left: list[InLine] = field(default_factory=list)  # places of tasks that passed
+
+    def admits(self, task_id: int) -> bool:
+        return self.obstacle(task_id) is None
+
+    def obstacle(self, task_id: int) -> str | None:
+        """Return what keeps the task out, in words."""
+        part, ahead = self.wanted[task_id], list[InLine]()
+        for one in self.line:
+            if one.task_id != task_id:
+                ahead.append(one)
+            elif not one.held:
+                break
+        else:
+            if self.cut:
+                return f"{self.resource} is waited for by many"
+        if part.mode is LockMode.EXCLUSIVE:
+            against = ahead
+        else:
+            against = [one for one in ahead if one.mode is not part.mode]
+        if not against and part.most is not None:
+            most = part.most if self.most is None else self.most
+            if not most:
+                return f"{self.resource} may be held by none"
+            against = ahead if len(ahead) >= most else []
+        if not against:
+            return None
+        one = against[0]
+        return str(Obstacle(self.resource, one.mode, one.who, one.task_id, held=one.held))
+
+    def enter(self, task_id: int) -> None:
+        self.leave(task_id)
+        self.line.insert(0, InLine(0, self.wanted[task_id].mode, "a task", task_id, held=True))
+
+    def leave(self, task_id: int) -> None:
+        """Remove a task that waits."""
+        places = self._places(task_id)
+        self.left += places
+        self.line = [one for one in self.line if one not in places]
+
+    def hold(self, task_id: int) -> None:
+        if not self._places(task_id):
+            self.line.append(InLine(0, self.wanted[task_id].mode, "a task", task_id, held=False))
+
+    def has_place(self, task_id: int) -> bool:
+        """Whether it had one before it passed, or was held."""
+        return any(one.place and one.task_id == task_id for one in (*self.line, *self.left))
+
+    def _places(self, task_id: int) -> list[InLine]:
+        return [one for one in self.line if one.task_id == task_id and not one.held]
+
+
+def keep_in_order(admission: Admission, rooms: Mapping[Gate, Any], ids: Iterable[int]) -> None:
+    """Let those of ``ids`` that pass, but are not claimed yet, have a place before who is held."""
+    waiting = list(ids)
+    for gate, held in admission.held.items():
+        room = rooms[gate]
+        if isinstance(room, LockRoom):
+            first = [i for i in waiting if i in room.wanted and not room.has_place(i)]
+            held[:0] = first
+            waiting = [i for i in waiting if i not in first]
+            admission.ids = [i for i in admission.ids if i not in first]

@@ -11,6 +11,8 @@ from uuid import UUID
 from tasks_app.domain.creation import NewTask, validate_task
 from tasks_app.domain.encryption import token_of, wrap_token
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
+from tasks_app.domain.locks import OF_HANDLER
+from tasks_app.domain.tasks.options import Locks
 from tasks_app.domain.tasks.records import TaskRow
 
 FORMAT = 1
@@ -45,6 +47,7 @@ def write_line(row: Any, payload: str) -> str:
         "order_policy": "skips" if row.order_skips else None,
         "limit_key": row.limit_key and [row.limit_key, *(row.more_limit_keys or ())],
         "fair_key": row.fair_key,
+        "locks": None if row.locks is None or OF_HANDLER in row.locks else row.locks,
         "max_attempts": row.max_attempts,
         "retry": row.retry,
         "timeout": row.timeout_ms and f"{row.timeout_ms}ms",
@@ -77,6 +80,8 @@ def read_line(line: str, number: int, limit: int) -> PortableTask:
         options: Any = dict(given["options"])
         for name in options.keys() & {"run_at", "expires_at"}:
             options[name] = datetime.fromisoformat(options[name])
+        if (locks := options.pop("locks", None)) is not None:
+            options["locks"] = Locks(**locks)
         options["headers"] = given.get("headers")
         encrypted = token_of(given["payload"])
         new = NewTask(given["name"], None if encrypted else given["payload"], options)

@@ -102,7 +102,7 @@ CARRIED = (
     *("max_attempts", "at_most_once", "retry", "due_at", "owner", "started_at", "expires_at"),
     *("timeout_ms", "hard_timeout_ms", "cancel_requested_at", "idempotency_key"),
     *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key", "fair_key"),
-    *("sub_status", "more_limit_keys"),
+    *("sub_status", "more_limit_keys", "locks"),
 )
 """Columns that a row keeps when it moves to another pool; state and outcome are new."""
 TABLE_OF = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
@@ -112,7 +112,7 @@ REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
 DEPTHS = "tasks_app: messages"  # another note: messages that the leader saw in the broker, by queue
 READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
-_WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL"
+_WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL AND p.locks IS NULL"
 PLACE_UNLIMITED = f"""(NOT EXISTS (SELECT FROM {LIMIT})
         OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
         AND p.name <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'name')))"""

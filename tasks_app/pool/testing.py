@@ -89,6 +89,7 @@ _TRAVELLED = "tasks_app: travelled"
 _OF_TASKS = (
     *("due_at", "scan_at", "created_at", "started_at", "expires_at"),
     *("cancel_requested_at", "lease_until", "outage_since", "held_due_at", "changed_at"),
+    "kill_at",
 )
 _MOVED = {
     PENDING: _OF_TASKS,

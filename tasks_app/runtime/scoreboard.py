@@ -26,11 +26,12 @@ MOST_RUNS = 10_240  # runs that one child's list has room for; of more it notes 
 # Of a child: pid, born, owner, beat, hungry, places of its list ever used, unlisted, messages,
 # whether it retires.
 HEAD = struct.Struct("=q d 160s d d q q q q")
-RUN = struct.Struct("=q q d d")  # id, attempt, since, kill_at
+RUN = struct.Struct("=q q d d")
+"""Id, attempt, since, kill_at; below 0: a cancel asks for the kill, not the hard limit."""
 _HEAD_SIZE = 256
 _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 """Of all records at once: most are free, and the parent reads them often."""
-_KILL = struct.Struct("=q d")  # of the killed child: pid, when
+_KILL = struct.Struct("=q d")  # of the killed child: pid, when; below 0: only for cancels
 _KILL_AT = _HEAD_SIZE - _KILL.size  # in a head's unused end, which its child does not write
 _NO_HEAD, _NO_RUN = bytes(_HEAD_SIZE), bytes(RUN.size)
 _STAGE_AT, _REPORTING_AT, _STACKS_AT, _TIDY_AT, _LOOK_AT = (
@@ -149,11 +150,17 @@ class Scoreboard:
             return True
 
     def note_kill(self, view: SlotView, instant: float) -> None:
-        """Note that the child is killed: runs past their hard limits then are the reason."""
-        self.write(head_offset(view.index) + _KILL_AT, _KILL.pack(view.pid, instant))
+        """Note that the child is killed: runs past their limits then are the reason."""
+        signed = -instant if view.is_cancel(instant) else instant
+        self.write(head_offset(view.index) + _KILL_AT, _KILL.pack(view.pid, signed))
 
     def write(self, at: int, record: bytes) -> None:
         self._map[at : at + len(record)] = record
+
+    def hurry(self, at: int, kill_at: float) -> None:
+        task_id, attempt, since, before = RUN.unpack_from(self._view, at)
+        if kill_at < abs(before):
+            self.write(at, RUN.pack(task_id, attempt, since, -kill_at))
 
     def read(self, index: int) -> SlotView | None:
         at, first = head_offset(index), run_offset(index, 0)
@@ -171,13 +178,14 @@ class Scoreboard:
             owner.rstrip(b"\0").decode(),
             messages,
             min((since for _, _, since, _ in runs if since), default=0.0),
-            min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
+            min((abs(kill_at) for *_, kill_at in runs if kill_at), default=0.0),
             beat,
             hungry,
             tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
             unlisted,
             tuple((since, until) for _, _, since, until in runs),
-            killed if killed_pid == pid else 0.0,
+            abs(killed) if killed_pid == pid else 0.0,
+            killed_pid == pid and killed < 0,
         )
 
     @contextmanager
@@ -294,6 +302,16 @@ class Slot:
         self.finish(before)
         self.start(run, kill_at - since)
 
+    def kill_by(self, run: Run, instant: float) -> None:
+        """Have the parent kill the child if the task still runs then, or was to be killed before.
+
+        One that the list has no room for is left to its hard limit.
+        """
+        with self._lock:
+            place = self._places.get(run)
+            if place is not None and not self._left:
+                self._file.hurry(run_offset(self._index, place), instant)
+
     def finish(self, run: Run) -> None:
         """Take the task off: its outcome is collected, or its settle was answered."""
         with self._lock:
@@ -360,12 +378,19 @@ class SlotView:
     limits: tuple[tuple[float, float], ...] = ()
     """Of each of ``running``: since when, and until when it may run."""
     killed: float = 0.0
-    """When the parent killed the child, as a run was past its hard limit; 0: it did not."""
+    """When the parent killed the child, as a run was past its limit; 0: it did not."""
+    for_cancel: bool = False
+    """Whether it did so only because runs were cancelled: then no other is to suffer from it."""
 
     def past(self, at: float) -> dict[Run, float]:
-        """Return the runs that were past their hard limits then, with these limits in seconds."""
+        """Return the runs that were past their limits then, with these limits in seconds."""
         runs = zip(self.running, self.limits, strict=False)
-        return {run: until - since for run, (since, until) in runs if 0 < until <= at}
+        return {run: abs(until) - since for run, (since, until) in runs if 0 < abs(until) <= at}
+
+    def is_cancel(self, at: float) -> bool:
+        """Whether all that were past their limits then had been cancelled."""
+        past = [until for _, until in self.limits if 0 < abs(until) <= at]
+        return bool(past) and max(past) < 0
 
     @property
     def dead(self) -> bool:

@@ -33,7 +33,7 @@ from tasks_app.runtime.execution.completion import FailurePolicy
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.settler import notices_of
 from tasks_app.runtime.flow_control import breakers
-from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tasks_app.runtime.flow_control.admission import AdmissionControl, LockNames
 from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
@@ -210,7 +210,7 @@ class TransactionDrain:
         self._raised = raised
         self._invocation = InlineInvocation(settings, database)
         self._policy = FailurePolicy(settings, database, self._invocation)
-        self._admission = AdmissionControl(database)
+        self._admission = AdmissionControl(database, LockNames(database, settings, registry))
         self._calls = breakers.DependencyReport(database, self._invocation.dependencies)
         self._locks = LocksOfChild(settings, database, self._write)
         self._claimer = claimer_of("tasks_app.testing", settings.lease, registry)
@@ -232,8 +232,9 @@ class TransactionDrain:
         token = uuid4()
         with self._database.begin() as connection:
             claimed = claim_next(connection, self._queues, 1, self._claimer, token)
+            of = self._claimer
             waiting = (
-                [] if claimed else find_gated_tasks(connection, self._queues, self._claimer.names)
+                [] if claimed else find_gated_tasks(connection, self._queues, of.names, of.locking)
             )
         if waiting:
             claimed = self._admission.claim(waiting, self._claimer, token, 1)

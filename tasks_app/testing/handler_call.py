@@ -213,7 +213,7 @@ def _value(
     def value(lane: Lane, access: Access) -> Any:
         context = MadeContext(access, _options_of(spec, task, options))
         arguments = arguments_of(spec, context, text) if spec.takes_payload else (context,)
-        value = chain(middleware, context, lambda: lane.call(spec, arguments, None))
+        value = chain(middleware, context, lambda: lane.call(spec, arguments, None, context.run))
         if value is not None:
             large_values().encoded(value, spec.to_json)
         context.close()
@@ -252,7 +252,9 @@ class MadeContext(LocklessContext):
     def __init__(self, access: Access, options: ContextOptions) -> None:
         if unknown := options.keys() - ContextOptions.__annotations__.keys():
             raise TypeError(f"A context has no {', '.join(sorted(unknown))}.")
-        run = ActiveRun(_claimed(options), time.monotonic(), options.get("cancelled", False))
+        self.run = run = ActiveRun(
+            _claimed(options), time.monotonic(), options.get("cancelled", False)
+        )
         run.stops = options.get("stopping", False)
         deadline, timeout = None, options.get("timeout")
         if timeout is not None:

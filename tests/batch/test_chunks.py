@@ -380,6 +380,27 @@ def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_error") == 0
 
 
+@pytest.mark.parametrize("at", ["a bytecode", "a statement"])
+def test_a_task_that_is_cancelled_within_a_chunk_stops_before_it(yard: Yard, at: str) -> None:
+    """The chunk is undone, its rows are searched for no fault, and a restart begins with it."""
+    yard.rows(30)
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        if rows[0].id == 11 and yard.bench.runs.append(rows) is None:
+            with yard.engine.begin() as connection:
+                cancel_task(connection, ctx.task_id)
+            if at == "a statement":
+                ctx.connection.execute(text("SELECT pg_sleep(22)"))
+            until(lambda: False, 20)
+
+    job = yard.job(yard.step(chunk, cuts=(), max_attempts=1, skip_limit=5))
+    view = yard.run(job)
+    assert (yard.done, len(yard.bench.runs)) == (list(range(1, 11)), 1)
+    assert yard.statuses(view.batch.id) == ["STOPPED"]
+    assert view.batch.status is BatchStatus.FAILED
+
+
 @pytest.mark.test_all
 def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
     """The run ends, uncharged, and another goes on behind the last commit."""

@@ -61,6 +61,18 @@ def test_a_step_that_reads_nothing_is_called_once(yard: Yard) -> None:
     assert calls == [[]]
 
 
+def test_partitions_hold_the_locks_of_their_step(yard: Yard) -> None:
+    def held(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        found = yard.sql("SELECT count(*) FROM task_locks WHERE resource = 'todo' AND fence > 0")
+        assert found == 1
+
+    yard.rows(100)
+    yard.completes(yard.step(held, locks="todo"))
+    assert yard.done == list(range(1, 101))
+    assert yard.sql("SELECT grants FROM task_lock WHERE resource = 'todo'") == 4
+
+
 @pytest.mark.test_all
 def test_steps_run_in_their_order_and_a_diamond_in_its_own(yard: Yard) -> None:
     order: list[str] = []

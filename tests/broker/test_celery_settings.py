@@ -31,6 +31,7 @@ from tasks_app.broker.consumer import OURS, RabbitConsumer, guard_queues
 from tasks_app.broker.defaults import EXECUTE, PASSED_BY, celery_defaults
 from tasks_app.broker.messages import Envelope
 from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do
 from tests.docs.reading import section, text_of
 from tests.environment import NEWEST_CELERY
 
@@ -359,6 +360,29 @@ def test_a_message_of_ours_is_not_revoked_by_its_id(monkeypatch: pytest.MonkeyPa
         said = Panel.data[command](SimpleNamespace(), task_id=["ours"], signal="KILL")
         assert "carries many tasks" in said["error"]
     assert "ours" not in control.worker_state.revoked
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "sent", "said"),
+    [
+        ("revoke", {}, (Do.REVOKE, None), "if they wait; terminate ends those that run, too"),
+        ("revoke", {"terminate": True}, (Do.CANCEL, 5.0), "interrupted and killed after 5 s"),
+        ("revoke", {"terminate": True, "signal": "KILL"}, (Do.CANCEL, 0.0), "and killed"),
+        ("terminate", {"signal": "SIGTERM"}, (Do.CANCEL, 5.0), "killed after 5 s"),
+        ("terminate", {"signal": "SIGKILL"}, (Do.CANCEL, 0.0), "and killed"),
+        ("terminate", {"signal": 9}, (Do.CANCEL, 0.0), "and killed"),
+    ],
+)
+def test_what_is_asked_of_a_task_and_what_is_answered(
+    monkeypatch: pytest.MonkeyPatch, command: str, given: Any, sent: Any, said: str
+) -> None:
+    control.connect_control()
+    commands: list[ControlCommand] = []
+    monkeypatch.setattr(control, "_send", commands.append)
+    answer = Panel.data[command](SimpleNamespace(), task_id=["7", "5"], **given)
+    assert answer["ok"].startswith("tasks 5, 7 will be cancelled")
+    assert answer["ok"].endswith(said)
+    assert [(c.do, c.kill_after_s, c.ids) for c in commands] == [(*sent, (5, 7))]
 
 
 def test_the_neutralised_command_is_the_one_of_stamps() -> None:

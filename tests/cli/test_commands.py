@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.cli import doctor, output
 from tasks_app.cli.group import group
+from tasks_app.pool.operations import audit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
 from tests.cli.conftest import ShellWith
@@ -224,6 +225,18 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
     assert "1 cancelled\n" in by_key.stdout
     with engine.connect() as connection:
         assert pool_of_task(connection, waiting) == "completed CANCELLED"
+
+
+def test_a_kill_is_for_tasks_that_are_named(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        running = claimed_task(connection, biz_key="order:8").task_id
+    done = shell("cancel", str(running), "--kill-after", "90s", "--why", "it hangs")
+    assert done.stdout == f"{running}  requested\n"
+    with engine.connect() as connection:
+        (line,) = audit.find(connection)
+        assert line.what == {"kill_after": "90s", "why": "it hangs"}
+    assert "give ids alone" in shell("cancel", "--biz-key", "order:8", "--kill-after", "1s").stderr
+    assert "'soon', which is not a" in shell("cancel", str(running), "--kill-after", "soon").stderr
 
 
 def test_who_requeues_what_had_succeeded_hears_so(shell: Shell, engine: Engine) -> None:

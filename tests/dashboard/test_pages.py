@@ -154,6 +154,21 @@ def test_cancel_and_run_now(engine: Engine, browser: Browser) -> None:
     assert [line[0] for line in audit(engine)] == ["run-now", "cancel"]
 
 
+def test_a_running_task_may_be_killed_by_the_page_and_the_api(
+    engine: Engine, browser: Browser
+) -> None:
+    with engine.begin() as connection:
+        one_id, other = (claimed_task(connection).task_id for _ in range(2))
+    grace = """SELECT extract(epoch FROM kill_at - cancel_requested_at)
+        FROM task_pending WHERE id = :id"""
+    shows(browser.get(f"/tasks/{one_id}").text, "Kill …", 'name="kill_after" value="5s"')
+    browser.act(f"/tasks/{one_id}/cancel", {"kill_after": "5s"})
+    browser.ask("POST", f"/api/tasks/{other}/cancel", json={"kill_after": "0s"})
+    assert [one(engine, grace, id=i) for i in (one_id, other)] == [5, 0]
+    refused = browser.ask("POST", f"/api/tasks/{other}/cancel", json={"kill_after": "soon"})
+    assert refused.status_code == 400
+
+
 def test_unblock(engine: Engine, browser: Browser) -> None:
     first = failed_task(engine)
     waiting_task(engine, order_key="card:1")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from tasks_app import cancel_task
+from tests.clock import until
 from tests.runtime.bench import Bench
 from tests.runtime.ends.points import INSERT as EFFECT
 from tests.runtime.ends.points import POINTS, Actor, Setting, Trial, cases, triggers
@@ -253,6 +255,28 @@ def test_a_time_limit_within_a_nested_block_leaves_no_trace(site: Bench) -> None
             cursor.execute("SELECT pg_sleep(20)")
 
     fails_alone(site)
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_cancel_ends_a_statement_on_its_connection(site: Bench, thread: str) -> None:
+    @site.handler()
+    def slow(ctx: Any) -> None:
+        orders().create(task_id=ctx.task_id)
+        site.do(cancel_task, ctx.task_id)
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(23)")
+
+    task_id = site.create()
+    if thread == "main":
+        site.drain()
+    else:
+        child = site.child()
+        site.beside(child.execute, [task_id]).join(15)
+    until(lambda: site.state(task_id) == "CANCELLED", 5)
+    assert site.error(task_id).startswith("TaskCancelledError: ")
+    assert number_of(task_id) == 0
+    active = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE :like"
+    until(lambda: site.sql(active, like="SELECT pg_sleep(23)%") == 0, 2, "the statement's end")
 
 
 @pytest.mark.usefixtures("cold_connections")

@@ -96,7 +96,7 @@ def test_every_option_of_the_public_face_is_known() -> None:
         *("queue", "priority", "run_at", "delay", "biz_key", "unique_key", "order_key"),
         *("max_attempts", "retry", "wait_first", "timeout", "hard_timeout", "expires_at"),
         *("enabled", "headers", "unique_scope", "on_conflict", "max_wait"),
-        *("order_policy", "strict_order", "limit_key", "fair_key"),
+        *("order_policy", "strict_order", "limit_key", "fair_key", "locks"),
     }
 
 

@@ -99,7 +99,7 @@ class Labour:
     def _consume(self) -> None:
         self.child.execute([self.dawdler, *self.behind])  # together, whatever beat publishes
         while not self._over.is_set():
-            self.child.housekeeper.renewer.renew_soon()
+            self.child.housekeeper.renewer.due_at = 0.0
             if self.memory.messages:
                 self.child.execute(self.memory.messages.pop(0).ids, wake=True)
             self._over.wait(0.005)

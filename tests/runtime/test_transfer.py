@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_task, hold_task
 from tasks_app.domain.errors import ConfigurationError, InvalidSelectionError
+from tasks_app.locks import Locks
 from tasks_app.pool.operations.maintenance import LEAST_WASTE, RelationSize, invalid_indexes, sizes
 from tasks_app.pool.schema import migrate
 from tasks_app.pool.tasks.transfer import prune
@@ -37,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "order_policy": "skips",
     "limit_key": ["tenant:7", "bank:ü"],
     "fair_key": "tenant:7",
+    "locks": Locks(["account:7"], "rates", {"license": 3}),
     "max_attempts": 7,
     "retry": "5s,30s",
     "timeout": "1500ms",
@@ -51,6 +53,7 @@ TAKEN_ALONG = (
         "limit_key",
         "more_limit_keys",
         "fair_key",
+        "locks",
         "payload",
         "headers",
         "enabled",

@@ -144,7 +144,7 @@ CONNECTIONS = (
         "renewals do not count",
         "What was renewed may begin later.",
         RENEWER,
-        "            self._inflight.renewed(renewal.ids, held_until)\n",
+        "            self._inflight.renewed(renewed, held_until)\n",
         "            assert held_until\n",
         f"{LATE}test_who_renews_may_wait_for_longer_than_a_lease",
     ),

@@ -87,8 +87,8 @@ GATES = (
         "a task that waits in the line of its first key",
         "A task waits in the line of the key that holds it.",
         "tasks_app/pool/flow_control/waiting_list.py",
-        "_HELD_BY if kind is GateKind.KEY else",
-        "_HELD_BY if False else",
+        'f"CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE {_GIVEN} END"',
+        '"p.limit_key"',
         f"{SEVERAL}who_is_held_by_any_key_waits_in_its_line",
     ),
     mutant(
@@ -119,8 +119,8 @@ GATES = (
         "a claim that overlooks gates",
         "A plain claim takes nothing that a gate stands before.",
         "tasks_app/pool/tables.py",
-        '"p.order_key IS NULL AND p.limit_key IS NULL"',
-        '"true"',
+        '"p.order_key IS NULL AND p.limit_key IS NULL',
+        '"true',
         f"{RACES}a_plain_claim_takes_nothing_that_a_gate_stands_before",
     ),
     mutant(

@@ -11,7 +11,50 @@ RACES = "tests/pool/test_races_of_locks.py::test_"
 WAKE_UPS = "tests/runtime/locks/test_wake_ups.py::test_"
 HANDLERS = "tests/runtime/locks/test_locks.py::TestHandlers::test_"
 
+DECLARED = "tests/pool/flow_control/test_declared_locks.py::test_"
+
 LOCKS = (
+    mutant(
+        "a task claimed without its locks",
+        "A plain claim takes no task that declares locks.",
+        "tasks_app/pool/tables.py",
+        " AND p.locks IS NULL",
+        "",
+        f"{DECLARED}a_plain_claim_takes_none_that_declares_locks",
+    ),
+    mutant(
+        "a task claimed before its handler's locks have names",
+        "A plain claim takes no task of a handler that declares locks.",
+        "tasks_app/pool/runs/claim.py",
+        "if all_names or n not in claimer.locking",
+        "if True",
+        f"{DECLARED}a_plain_claim_takes_none_whose_handler_declares_locks",
+    ),
+    mutant(
+        "a task claimed for locks that it does not want any more",
+        "What a task wants stays the same until it is claimed.",
+        "tasks_app/pool/locks/declared.py",
+        " AND p.locks = w.locks",
+        "",
+        f"{DECLARED}what_it_wants_changes_before_its_claim_and_it_is_left",
+    ),
+    mutant(
+        "a run that holds none of its locks",
+        "The claim makes the run a holder, for everybody who asks.",
+        "tasks_app/runtime/flow_control/admission.py",
+        "    grant_declared(connection, claimed, lines, now=now)\n",
+        "",
+        f"{DECLARED}locks_of_other_code_and_of_tasks_exclude_each_other",
+    ),
+    mutant(
+        "an end that wakes nobody in line",
+        "The end of a run wakes who waits for its locks.",
+        "tasks_app/runtime/flow_control/admission.py",
+        "wake_lock_lines(connection, lines, now=now) if lines else []",
+        "[]",
+        "tests/runtime/flow_control/test_declared_locks.py::"
+        "test_the_end_of_a_run_wakes_the_next_at_once",
+    ),
     mutant(
         "lock without its control row",
         "Who decides about a resource locks its row first.",

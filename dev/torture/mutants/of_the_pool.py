@@ -204,9 +204,9 @@ POOL = (
         "a worker's clock says how long a claim holds",
         "Only the database's clock decides.",
         CLAIM,
-        'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
-        'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))),\n'
-        '              "now": now or __import__("datetime").datetime.now().astimezone()}',
+        '"ids": array(sorted(map(int, ids))),\n        "now": now,',
+        '"ids": array(sorted(map(int, ids))),\n'
+        '        "now": now or __import__("datetime").datetime.now().astimezone(),',
         "tests/pool/connection/test_connection.py::test_a_claim_goes_by_the_databases_clock",
     ),
     mutant(

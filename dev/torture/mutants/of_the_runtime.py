@@ -14,7 +14,51 @@ LOOKAHEAD = "tasks_app/runtime/leader/dispatcher.py"
 DELAYED = "tests/runtime/leader/test_delays.py::"
 ASYNC = "tests/runtime/execution/test_async_pool.py::TestCancellations::"
 
+CANCELS = "tests/runtime/handlers/test_interrupts.py::"
+INTERRUPTS = "tasks_app/runtime/handlers/interrupts.py"
+KILLS = "tests/runtime/worker/test_limits.py::"
+
 RUNTIME = (
+    mutant(
+        "an interruption is left to the next run",
+        "A cancel hits no run but its own.",
+        INTERRUPTS,
+        "if _due.pop().is_open:",
+        "if _due.pop():",
+        f"{CANCELS}TestAtTheEnd::test_a_signal_that_comes_too_late_raises_nothing",
+    ),
+    mutant(
+        "an exception stays set in a thread",
+        "A cancel hits neither our COMMIT nor the next run.",
+        INTERRUPTS,
+        "            _set_exception(threading.get_ident(), _NOTHING)\n",
+        "            pass\n",
+        f"{CANCELS}TestAtTheEnd::test_what_was_set_in_a_thread_is_taken_back",
+    ),
+    mutant(
+        "a handler is left while it is interrupted",
+        "Leaving a handler and interrupting it exclude each other.",
+        INTERRUPTS,
+        "        with self._lock:\n            self.is_open = False\n",
+        "        self.is_open = False\n",
+        f"{CANCELS}TestAtTheEnd::test_leaving_waits_for_the_interruption",
+    ),
+    mutant(
+        "neighbours of a kill are charged",
+        "A kill that a cancel asked for charges nobody.",
+        REAPER,
+        "        if view.for_cancel:\n            self._give_back(",
+        "        if False:\n            self._give_back(",
+        f"{KILLS}test_a_kill_for_a_cancel_charges_nobody",
+    ),
+    mutant(
+        "a cancel interrupts what may not be",
+        "A handler that is not cancellable is only told.",
+        RETURNER,
+        "                if spec is not None and spec.cancellable:\n",
+        "                if spec is not None:\n",
+        f"{CANCELS}test_one_that_cannot_be_cancelled_is_only_told",
+    ),
     mutant(
         "a successor that waits",
         "A child that retires is replaced before its last tasks end.",

@@ -17,7 +17,7 @@ from tasks_app.batch.replan import can_be_divided, share
 from tasks_app.batch.step import Job, Step, is_transient
 from tasks_app.domain.batch.policies import ChunkPace
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
-from tasks_app.domain.errors import TasksError
+from tasks_app.domain.errors import TaskCancelledError, TasksError
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.keys import Range
 from tasks_app.domain.partition.records import Partition, RowCounts, Status, StoredPartition
@@ -60,11 +60,17 @@ class PartitionRun:
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the result; raise Cancel, or Snooze if the turn is over."""
-        while not self._process_chunk():
-            if not self._step.at_end:
-                self._stop_between_chunks()
-            if self._stealing is not None:
-                self._give_half_away(self._stealing)
+        try:
+            while not self._process_chunk():
+                if not self._step.at_end:
+                    self._stop_between_chunks()
+                if self._stealing is not None:
+                    self._give_half_away(self._stealing)
+        except TaskCancelledError:  # within a chunk
+            self._roll_back()
+            self._end(Status.STOPPED)
+            self._task.commit()
+            raise
         return {"batch": self._ctx.batch_id, "partition_no": self._ctx.partition_no}
 
     # -- one chunk

@@ -233,8 +233,8 @@ def cancel_requested(facts: TaskFacts, row: StoredRow) -> Finding | None:
         "cancel requested",
         f"Its cancel was requested {instant_in_words(row.cancel_requested_at, facts.now)}, and it "
         "still runs",
-        "Nothing to do: ctx.cancelled tells its handler, which decides when it ends; "
-        "the task does not run again.",
+        "Nothing to do if it ends: it is interrupted, and does not run again. If it does not: "
+        f"tasks-app cancel {row.id} --kill-after 0s",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from tasks_app.domain.durations import instant_in_words
 from tasks_app.domain.events import AwaitedEvent
@@ -51,6 +52,7 @@ class StoredRow:
     at_most_once: bool | None
     order_key: str | None
     limit_key: str | None
+    locks: dict[str, Any] | None
     more_limit_keys: list[str] | None
     outages: int | None  # uncharged attempts that met something that was down
     outage_since: datetime | None
@@ -204,6 +206,7 @@ class TaskFacts:
     heartbeat_at: datetime | None = None  # the last heartbeat of the child that runs it
     turn: OrderHolder | None = None  # none: it has no order key, or is not due
     shut: tuple[ReachedLimit, ...] = ()
+    locked: tuple[tuple[str, str], ...] = ()  # resources that it has to wait for, and for whom
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None  # the group whose callback it is
     step_of: StepOfFlow | None = None

@@ -309,9 +309,19 @@ def limit_reached(facts: TaskFacts, _row: StoredRow) -> Finding | None:
     )
 
 
+def locks_taken(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+    if not facts.locked:
+        return None
+    more = f", and {len(facts.locked) - 1} more" if len(facts.locked) > 1 else ""
+    resource, obstacle = facts.locked[0]
+    line = f"tasks-app locks list {shlex.quote(resource)}"
+    advice = f"Nothing to do: it goes on when that is over; to see the line: {line}"
+    return ok("lock", f"It waits for its lock: {obstacle}{more}", advice)
+
+
 def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
     """A scan found it, and it could not run at that time."""
-    if row.parked is None or row.scan_at is None or facts.turn or facts.shut:
+    if row.parked is None or row.scan_at is None or facts.turn or facts.shut or facts.locked:
         return None
     lacks_key = row.parked.startswith(REASON_WORDS[WaitingKind.ENCRYPTION])
     if facts.ready is None and not lacks_key:  # a lacking key also stops the next worker
@@ -366,6 +376,6 @@ RULES_FOR_WAITING = (
     ("waiting", (paused, closed, gate, breaker)),
     ("due", (no_connection,)),
     ("waiting", (no_worker, no_handler, unpublished, no_scan)),
-    ("due", (order_key_taken, limit_reached, deferred_by_scan)),
+    ("due", (order_key_taken, limit_reached, locks_taken, deferred_by_scan)),
     ("ready", (in_queue, runs_exclusively)),
 )

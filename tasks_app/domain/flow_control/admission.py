@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 
@@ -17,6 +17,19 @@ class Waiting(NamedTuple):
 
     task_id: int
     gates: tuple[Gate, ...]
+    locks: Mapping[str, Sequence[str] | Mapping[str, int]] | None = None  # as its row has them
+
+
+class GateRoom(Protocol):
+    """What a gate has room for."""
+
+    def admits(self, task_id: int) -> bool: ...
+
+    def enter(self, task_id: int) -> None:
+        """Note that the task passes."""
+
+    def hold(self, task_id: int) -> None:
+        """Note that the task has to wait."""
 
 
 NEVER = datetime.min  # noqa: DTZ901  not read yet
@@ -41,6 +54,12 @@ class Capacity:
 
     def admits(self, task_id: int) -> bool:
         return self.free >= 1 and (not self.ordered or task_id == self.head)
+
+    def enter(self, task_id: int) -> None:  # noqa: ARG002  any task takes one place
+        self.free -= 1
+
+    def hold(self, task_id: int) -> None:
+        """Nothing: who waits takes no place."""
 
 
 def capacity_of(
@@ -69,14 +88,14 @@ class Admission:
     behind: set[Gate] = field(default_factory=set)  # all gates of the held tasks
 
 
-def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admission:
+def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, GateRoom]) -> Admission:
     """Admit the tasks with room at all of their gates, in this order; hold the others.
 
     A task with a gate that is not among the rooms is neither: it is checked again later.
     """
     admission = Admission()
-    for task_id, gates in waiting:
-        passed: list[Capacity] = []
+    for task_id, gates, _ in waiting:
+        passed: list[GateRoom] = []
         for gate in gates:
             room = rooms.get(gate)
             if room is None:
@@ -84,11 +103,15 @@ def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admissi
             if not room.admits(task_id):
                 admission.held.setdefault(gate, []).append(task_id)
                 admission.behind.update(gates)
+                if gate.kind is GateKind.LOCK:  # it gets a place in the lines before all its locks
+                    for each in gates:
+                        if each in rooms:
+                            rooms[each].hold(task_id)
                 break
             passed.append(room)
         else:
             for room in passed:
-                room.free -= 1
+                room.enter(task_id)
             admission.ids.append(task_id)
     return admission
 

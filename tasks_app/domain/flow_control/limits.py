@@ -30,6 +30,7 @@ class GateKind(StrEnum):
     QUEUE = "queue"
     NAME = "name"
     KEY = "key"
+    LOCK = "lock"  # a resource that the task declares; the lock tables say who has it
 
 
 class WaitingKind(StrEnum):
@@ -39,6 +40,7 @@ class WaitingKind(StrEnum):
     QUEUE = "queue"
     NAME = "name"
     KEY = "key"
+    LOCK = "lock"
     BREAKER = "breaker"
     LET_THROUGH = "let_through"  # it may run although its breaker is not closed: as probe or ramp
     HANDLER = "handler"  # no live worker of its queue knows its name
@@ -51,6 +53,7 @@ REASON_WORDS: dict[str, str] = {
     WaitingKind.QUEUE: "limit queue",
     WaitingKind.NAME: "limit name",
     WaitingKind.KEY: "limit key",
+    WaitingKind.LOCK: "lock",
     WaitingKind.BREAKER: "held by breaker",
     WaitingKind.LET_THROUGH: "let through by breaker",
     WaitingKind.HANDLER: "no live worker of this queue has a handler named",
@@ -80,7 +83,7 @@ class WaitingReason(NamedTuple):
     """Why a row waits; its text is in the column ``parked``."""
 
     kind: WaitingKind
-    subject: str  # an order key, a queue, a task's name, a limit key, or a dependency
+    subject: str  # an order key, a queue, a task's name, a limit key, a resource, or a dependency
 
     def __str__(self) -> str:
         return f"{REASON_WORDS[self.kind]} {self.subject}"
@@ -178,7 +181,7 @@ class Limits:
 
 def checked_target(kind: Any, target: Any) -> tuple[GateKind, str]:
     """Return kind and target of a limit. Raises InvalidTaskError."""
-    limited = [each.value for each in GateKind if each is not GateKind.ORDER]
+    limited = [each.value for each in GateKind if each not in {GateKind.ORDER, GateKind.LOCK}]
     if kind not in limited:
         raise InvalidTaskError("limit.kind", "is unknown", ", ".join(limited))
     if kind == GateKind.QUEUE:

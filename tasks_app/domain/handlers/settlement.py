@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tasks_app.domain.config.retention import HistoryLevel, HistoryLevels
-from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.errors import TaskCancelledError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import (
     Cancel,
     DependencyDown,
@@ -39,7 +39,7 @@ INTERRUPTED = "interrupted"
 _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
 REFUSED = "database refused"
-PROCESS_KILLED = "process killed"  # at the hard timeout of another task in it
+PROCESS_KILLED = "process killed"  # at the hard timeout of another task in it, or by a cancel
 ABORTED = "broken off"  # by another task's handler, or an error of ours
 BAD_OUTCOME = "outcome cannot be stored"
 
@@ -85,7 +85,7 @@ def settle_exception(
     match error:
         case Skip():
             return _uncharged(task, Event.SKIP, cause)
-        case Cancel():
+        case Cancel() | TaskCancelledError():
             return _uncharged(task, Event.CANCEL, cause)
         case Fail():
             return settle_failure(task, cause)
@@ -135,6 +135,11 @@ def settle_crash(
     if task.at_most_once:
         return settle_failure(task, Cause(OUTCOME_UNKNOWN, cause.message))
     return charge_failure(task, spec, cause, rng)
+
+
+def settle_kill(task: ClaimedTask, message: str) -> Settlement:
+    """Settle a run whose process was killed because it was cancelled."""
+    return _uncharged(task, Event.CANCEL, Cause(PROCESS_KILLED, message))
 
 
 def settle_interrupt(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
@@ -203,7 +208,7 @@ def _uncharged(
 LONGEST_TEXT = 300
 OUR_WORDS = (  # kinds of causes whose text is our own; no exception has such a name
     *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, REFUSED, ABORTED, OUTCOME_UNKNOWN),
-    *(BAD_OUTCOME, "disabled", "expired"),
+    *(PROCESS_KILLED, BAD_OUTCOME, "disabled", "expired"),
 )
 
 

@@ -60,10 +60,12 @@ class HandlerSpec:
     depends_on: Breaker | None = None  # holds its tasks back when too many of them fail
     outage: OutageRule = DEFAULT_RULE
     to_json: ToJson | None = None  # converts values that JSON does not know; None: refused
+    locks: Mapping[str, Any] | None = None  # as a row has them; names may have fields in braces
     encrypted: bool = False  # payload, result and errors of its tasks are stored encrypted
     history: HistoryLevel | None = None  # None: as configured for the queue
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError  # from timeout seconds
     statement: SqlStatement | None = None  # that its tasks execute, if it is declared in SQL
+    cancellable: bool = True  # False: a cancel only sets ctx.cancelled
     keeps_timeout: bool = False  # it ends at ctx.deadline by itself: no exception is raised in it
 
     def reaction(self, error: BaseException) -> Reaction | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, TypedDict, TypeVar
@@ -12,6 +13,20 @@ from tasks_app.domain.durations import ALLOWED, Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload_checks import check_text
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
+
+Names = str | Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """Locks of a task, as ``ctx.locks`` takes them: ``locks=Locks(shared="rates")``.
+
+    In a handler's locks ``{account}`` stands for the payload's field of that name.
+    """
+
+    exclusive: Names = ()
+    shared: Names = ()
+    counted: Mapping[str, int] | None = None
 
 
 class TaskOptions(TypedDict, total=False):
@@ -49,6 +64,9 @@ class TaskOptions(TypedDict, total=False):
     limit_key: str | Sequence[str] | None
     """Counts against the limit of this key, if an operator has set one. Of several keys, as
     ``["bank:acme", "tenant:7"]``, each must have room."""
+    locks: str | Sequence[str] | Locks | None
+    """Resources that it locks while it runs: a name, a list of names, or ``Locks(shared=…)``. It
+    waits for them before it starts. Default: the handler's."""
     max_attempts: int | None
     """This many charged failures lead to the error pool; default: the policy's."""
     retry: str | Sequence[Duration] | RetryPolicy | None

@@ -91,6 +91,7 @@ class RowTemplate(NamedTuple):
     batch_id: int | None = None  # of the group whose member it is
     fair_key: str | None = None
     more_limit_keys: str | None = None  # all but the first, as an array in PostgreSQL's text form
+    locks: str | None = None  # JSON text of its own, not its handler's
     order_skips: bool | None = None  # True: the order_key's policy is `skips`
     strict_order: bool = False  # producers of the order_key take turns
     rule: KeyRule | None = None  # for the unique_key, if scope or policy was given

@@ -203,6 +203,7 @@ def held(connection: Connection, _settings: Settings) -> list[Finding]:
     found = find_holders(connection, most=MOST_LOCKS)
     holding = [lock for lock in found if lock.state == "held"]
     waiting = [lock for lock in found if lock.state == "waiting" and lock.beyond < timedelta(0)]
+    waiting = [lock for lock in waiting if not lock.over]
     late = [lock for lock in holding if lock.beyond > BEYOND]
     long = [lock for lock in waiting if lock.age > LONG_WAIT]
     findings = []

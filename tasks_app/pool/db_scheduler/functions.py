@@ -250,7 +250,8 @@ BEGIN
             secs => coalesce((s.options ->> 'delay_s')::double precision, 0));
         INSERT INTO {PENDING} AS p (name, payload, queue, priority, created_at, due_at, scan_at,
             headers, schedule_id, retry_level, max_attempts, retry, timeout_ms, hard_timeout_ms,
-            order_skips, fair_key, biz_key, unique_key, order_key, limit_key, more_limit_keys)
+            order_skips, fair_key, biz_key, unique_key, order_key, limit_key, more_limit_keys,
+            locks)
         VALUES (s.task, s.payload, s.queue, s.priority, clock, due, due,
             coalesce(s.options -> 'headers', '{{}}') || jsonb_build_object('schedule', s.name,
                 'fire_at', to_char(instant, 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"')),
@@ -259,7 +260,8 @@ BEGIN
             (s.options ->> 'timeout_ms')::integer, (s.options ->> 'hard_timeout_ms')::integer,
             (s.options ->> 'order_skips')::boolean, s.options ->> 'fair_key',
             s.options ->> 'biz_key', s.options ->> 'unique_key', s.options ->> 'order_key',
-            s.options ->> 'limit_key', (s.options ->> 'more_limit_keys')::text[])
+            s.options ->> 'limit_key', (s.options ->> 'more_limit_keys')::text[],
+            (s.options ->> 'locks')::jsonb)
         ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
         RETURNING p.id INTO made;
         IF made IS NULL THEN

@@ -69,7 +69,7 @@ _DUE = text(f"""
             {NUMBERED}
             CROSS JOIN LATERAL (
                 SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority, p.queue,
-                    p.order_key, p.limit_key, p.parked_kind
+                    p.order_key, p.limit_key, p.locks, p.parked_kind
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}

@@ -17,6 +17,7 @@ from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, capac
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import State
+from tasks_app.pool.locks.declared import insert_declared, resources_of
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING, Clock
 
 _ENTER = text(f"""
@@ -74,9 +75,11 @@ _SPEND = text(f"""
 
 
 def insert_gates(connection: Connection, gates: Collection[Gate]) -> None:
-    """Insert missing rows of gates; COMMIT before they are locked."""
+    """Insert missing rows of gates and resources; COMMIT before they are locked."""
     if gates:
         connection.execute(_ENTER, {"gates": text_array(gates)})
+    if resources := resources_of(gates):
+        insert_declared(connection, resources)
 
 
 def lock_buckets(
@@ -95,7 +98,8 @@ def capacities_of(
     *,
     now: Clock = None,
 ) -> dict[Gate, Capacity]:
-    """Return the capacity of each gate; ``buckets`` as :func:`lock_buckets` returned them."""
+    """Return the capacity of each gate but locks; ``buckets``: what lock_buckets returned."""
+    gates = [gate for gate in gates if gate.kind is not GateKind.LOCK]
     if not gates:
         return {}
     if buckets is None:
@@ -118,7 +122,7 @@ def spend_tokens(
     connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]
 ) -> None:
     """Take a token for each start from the buckets, under the locks."""
-    spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
+    spent = [gate for gate in started if gate in rooms and not math.isinf(rooms[gate].tokens)]
     for gate in spent:
         rooms[gate].tokens -= started[gate]
     if spent:

@@ -49,7 +49,7 @@ _WAITING = text(f"""
         AS number
     FROM unnest(CAST(:keys AS text[])) AS k(key)""")
 _ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
-    p.parked_kind"""
+    p.locks, p.parked_kind"""
 _DUE = f"""
     p.scan_at <= {NOW} AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
     AND (

@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from random import sample
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
-from tasks_app.domain.flow_control.limits import REASON_WORDS, Gate, GateKind, Limit, Limits
+from tasks_app.domain.flow_control.limits import (
+    REASON_WORDS,
+    Gate,
+    GateKind,
+    Limit,
+    Limits,
+    WaitingKind,
+)
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import Statement, fetch, to_psycopg_sql
-from tasks_app.pool.fragments.conditions import CLEAR, LIMIT_OF_KEY, is_free, queue_runs
+from tasks_app.pool.fragments.conditions import (
+    CLEAR,
+    LIMIT_OF_KEY,
+    is_free,
+    is_parked_as,
+    queue_runs,
+)
 from tasks_app.pool.fragments.move_rows import array
+from tasks_app.pool.locks.declared import gates_of_locks
 from tasks_app.pool.tables import (
     COMPLETED,
     ERROR,
@@ -32,7 +47,9 @@ FULL_AGAIN = "interval '366 days'"  # the longest period: after it any bucket is
 FRONT = 100  # rows of a queue and priority that are read
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
-    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys FROM {PENDING} p
+    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys, p.locks,
+        {is_parked_as(WaitingKind.LOCK)} AS has_place
+    FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
       AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {queue_runs("p.queue")} AND {is_free()}
@@ -43,15 +60,16 @@ _IN_FRONT = text(f"""
     FROM unnest(CAST(:queues AS text[])) AS q(queue)
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
-        SELECT p.id, p.name, p.queue, p.order_key, p.limit_key FROM {PENDING} p
+        SELECT p.id, p.name, p.queue, p.order_key, p.limit_key, p.locks FROM {PENDING} p
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
           AND p.scan_at <= {NOW}
         ORDER BY p.scan_at, p.id LIMIT {FRONT}) AS p
-    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))""")
+    WHERE (NOT ({UNGATED}) OR p.name = ANY(CAST(:locking AS text[])))
+      AND p.name = ANY(CAST(:names AS text[]))""")
 _KEYS_OF = text(
     " UNION ALL ".join(
         f"""
-    SELECT t.queue, t.name, t.order_key, t.limit_key, t.more_limit_keys FROM {pool} t
+    SELECT t.queue, t.name, t.order_key, t.limit_key, t.more_limit_keys, t.locks FROM {pool} t
     WHERE t.id = ANY(CAST(:ids AS bigint[])) AND {just_now}"""
         for pool, just_now in (
             (PENDING, "true"),
@@ -85,22 +103,37 @@ def waiting(
     connection: Connection,
     ids: Sequence[int],
     names: Collection[str] | None = None,
+    most: int | None = None,
     *,
     now: Clock = None,
 ) -> WaitingTasks:
     """Return those of ``ids`` that may be claimed if gates admit them; None: of any name."""
+    # ``most``: of the tasks that want locks about so many, in order; but of those that are awake
+    # any, as each has its place: processes that judge the same ones would wait for each other.
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WAITING, values).all() if ids else []
+    if most is not None:
+        placed = [row.id for row in rows if row.has_place]
+        new = [row.id for row in rows if row.locks is not None and not row.has_place]
+        left = {*new[most:], *sample(placed, max(0, len(placed) - most))}
+        rows = [row for row in rows if row.id not in left]
     limits = read_limits(connection) if rows else Limits()
-    gates_of = limits.gates_of
-    return WaitingTasks([Waiting(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
+    found = [
+        Waiting(task_id, limits.gates_of(*keys) + gates_of_locks(locks), locks)
+        for task_id, *keys, locks, _ in rows
+    ]
+    return WaitingTasks(found, limits)
 
 
 def find_gated_tasks(
-    connection: Connection, queues: Sequence[str], names: Collection[str]
+    connection: Connection,
+    queues: Sequence[str],
+    names: Collection[str],
+    locking: Collection[str] = (),
 ) -> list[int]:
     """Return ids of due gated tasks, for a child without messages. Only a read."""
-    values = {"queues": list(queues), "names": list(names), "now": None}
+    # ``locking``: names whose handlers declare locks.
+    values = {"queues": list(queues), "names": list(names), "locking": list(locking), "now": None}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 
@@ -110,7 +143,8 @@ def gates_of_tasks(
     """Return the gates of tasks that have just ended or left the pool."""
     found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
     limits = read_limits(connection) if found else Limits()
-    return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
+    of = ((*limits.gates_of(*keys), *gates_of_locks(locks)) for *keys, locks in found)
+    return list(dict.fromkeys(gate for gates in of for gate in gates))
 
 
 def read_limits(connection: Connection) -> Limits:

@@ -7,20 +7,24 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Capacity
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits, WaitingKind
+from tasks_app.domain.locks import LockRoom
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.row_by_row import row_by_row
 from tasks_app.pool.flow_control.capacity import COLUMNS, capacities_of
 from tasks_app.pool.fragments.conditions import UNPARKED, is_free, parked_as, queue_runs
 from tasks_app.pool.fragments.move_rows import array
+from tasks_app.pool.locks.declared import enter_lines
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY, Clock, admits_by_id
 
+T = TypeVar("T")
+Rooms: TypeAlias = Mapping[Gate, Capacity | LockRoom]
 PARKED_FOR = "interval '1 day'"  # if the row is never woken
 LOOK_AGAIN_S = 30.0
 """A gate is checked after this time even without a report of room: a child may die before it."""
@@ -33,8 +37,12 @@ _WAITED_FOR = text(f"""
     FROM unnest(CAST(:gates AS text[]), CAST(:waits AS float8[])) AS g(gate, wait)
     ORDER BY g.gate COLLATE "C"
     ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)""")
-_HELD_BY = """CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE
-            (CAST(:held_by AS text[]))[array_position(CAST(:ids AS bigint[]), p.id)] END"""
+_GIVEN = "(CAST(:held_by AS text[]))[array_position(CAST(:ids AS bigint[]), p.id)]"
+_HELD_BY = {
+    **{kind: f"p.{column}" for kind, column in COLUMNS.items()},
+    GateKind.KEY: f"CASE WHEN p.more_limit_keys IS NULL THEN p.limit_key ELSE {_GIVEN} END",
+    GateKind.LOCK: _GIVEN,
+}
 _PARK = {
     kind: text(f"""
     WITH parked AS MATERIALIZED (
@@ -43,9 +51,9 @@ _PARK = {
           AND p.due_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p SET scan_at = {NOW} + {PARKED_FOR},
-        {parked_as(WaitingKind(kind), _HELD_BY if kind is GateKind.KEY else f"p.{column}")}
+        {parked_as(WaitingKind(kind), held_by)}
     WHERE p.id = ANY(ARRAY(SELECT id FROM parked))""")
-    for kind, column in COLUMNS.items()
+    for kind, held_by in _HELD_BY.items()
 }
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
@@ -61,7 +69,7 @@ _NEXT_LOOK = text(f"""
 def park_at_gates(
     connection: Connection,
     held: Mapping[Gate, Sequence[int]],
-    rooms: Mapping[Gate, Capacity],
+    rooms: Rooms,
     limits: Limits,
     *,
     now: Clock = None,
@@ -69,18 +77,27 @@ def park_at_gates(
     """Park tasks that their gate did not admit. Locked rows are left as they are."""
     if not held:
         return
-    waits = [look_in_s(gate, rooms[gate], limits) for gate in held]
-    connection.execute(_WAITED_FOR, {"gates": text_array(held), "waits": waits, "now": now})
+    lines, in_lines = locks_among(rooms), locks_among(held)
+    waited = {i for ids in in_lines.values() for i in ids}
+    gates = {**held, **{g: () for g, line in lines.items() if not waited.isdisjoint(line.wanted)}}
+    waits = [look_in_s(gate, rooms[gate], limits) for gate in gates]
+    connection.execute(_WAITED_FOR, {"gates": text_array(gates), "waits": waits, "now": now})
     for kind in _PARK:
         keys = {i: g.key for g, some in held.items() if g.kind is kind for i in some}
         park = partial(_park, connection, kind, keys, now)
         row_by_row(connection, keys, park, "holding of tasks", now=now)
+    enter_lines(connection, in_lines, lines, now=now)
+
+
+def locks_among(gates: Mapping[Gate, T]) -> dict[Gate, Any]:
+    return {gate: value for gate, value in gates.items() if gate.kind is GateKind.LOCK}
 
 
 def _park(
     connection: Connection, kind: GateKind, keys: Mapping[int, str], now: Clock, ids: Sequence[int]
 ) -> None:
-    held_by = {"held_by": text_array(keys[i] for i in ids)} if kind is GateKind.KEY else {}
+    named = kind in {GateKind.KEY, GateKind.LOCK}
+    held_by = {"held_by": text_array(keys[i] for i in ids)} if named else {}
     connection.execute(_PARK[kind], {"ids": array(ids), **held_by, "now": now})
 
 
@@ -103,8 +120,10 @@ def next_gate_check_in_s(connection: Connection, *, now: Clock = None) -> float 
     return connection.execute(_NEXT_LOOK, {"now": now}).scalar()
 
 
-def look_in_s(gate: Gate, room: Capacity, limits: Limits) -> float:
+def look_in_s(gate: Gate, room: Capacity | LockRoom, limits: Limits) -> float:
     """Return the seconds until bucket or head may admit a task, at most ``LOOK_AGAIN_S``."""
+    if isinstance(room, LockRoom):
+        return LOOK_AGAIN_S
     limit = limits.of(gate)
     if gate.kind is not GateKind.ORDER and limit is None:
         return 0.0  # the limit was removed, and tasks still wait

@@ -103,7 +103,7 @@ _NOT_CLEAR = f"""
         WHERE l.burst IS NOT NULL OR k.number > l.most"""
 # OFFSET keeps the planner from a join with the whole pool.
 CLEAR = f"""(p.parked IS NULL OR p.scan_at <= {NOW}) AND p.more_limit_keys IS NULL
-    AND {PLACE_UNLIMITED}
+    AND p.locks IS NULL AND {PLACE_UNLIMITED}
     AND (p.order_key IS NULL
         OR NOT EXISTS (
             SELECT FROM {PENDING} o
@@ -197,3 +197,9 @@ def parked_as(kind: WaitingKind, subject: str) -> str:
 def is_parked_as(kind: WaitingKind) -> str:
     """Return the condition on the row ``p``; never null, so that it can be negated."""
     return f"p.parked_kind IS NOT DISTINCT FROM '{kind}'"
+
+
+def judged_anew(alias: str) -> str:
+    """Return the SET of a row whose locks change: it leaves the lines that it stands in."""
+    parked = f"{alias}.parked_kind = '{WaitingKind.LOCK}'"
+    return f"scan_at = CASE WHEN {parked} THEN {alias}.due_at ELSE {alias}.scan_at END"

@@ -8,10 +8,20 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.limits import GateKind
 from tasks_app.domain.locks import GrantedLocks, LockMode, LockRequest, Obstacle
 from tasks_app.pool.connection.sessions import driver_of, is_pooled
 from tasks_app.pool.locks.holders import DEAD, NO_FLUSH
-from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW, Clock
+from tasks_app.pool.tables import (
+    GATE,
+    LOCK,
+    LOCK_FENCE,
+    LOCK_HOLDER,
+    LOCK_PART,
+    LOCK_WAIT,
+    NOW,
+    Clock,
+)
 
 WAIT_LEASE = timedelta(seconds=5)  # a waiter keeps its place for so long without renewal
 LONGEST_BLOCKER = 300
@@ -55,7 +65,7 @@ _IN_THE_WAY = f"""
 """
 _IS_HINDERED = text(f"""
     WITH {_WANTED} SELECT EXISTS (SELECT FROM ({_IN_THE_WAY}) AS o WHERE NOT o.dead)""")
-_REMOVE_DEAD = text(f"""
+REMOVE_DEAD = text(f"""
     WITH dead AS MATERIALIZED (
         SELECT h.id, h.who, h.task_id, h.asked_at, h.fence FROM {LOCK_HOLDER} h
         WHERE h.id IN (SELECT p.holder_id FROM {LOCK_PART} p
@@ -173,7 +183,7 @@ def acquire(
     statement = _REQUEST_OR_QUEUE if waits else _REQUEST
     found = connection.execute(statement, values).all()
     if any(row.dead for row in found):
-        connection.execute(_REMOVE_DEAD, values)
+        connection.execute(REMOVE_DEAD, values)
         found = connection.execute(statement, {**values, "buried": True}).all()
     return _answer(found)
 
@@ -240,6 +250,20 @@ def notify_next(
     """Notify the first waiter for each of the resources, and all that are compatible with it."""
     # Of counted waiters only the first is notified: one release makes room for one.
     return list(connection.execute(_WAKE, {"resources": list(resources), "now": now}).scalars())
+
+
+_LOOK_SOON = text(f"""
+    UPDATE {GATE} t SET look_at = {NOW} WHERE t.gate = ANY(ARRAY(
+        SELECT g.gate FROM {GATE} g
+        WHERE g.look_at IS NOT NULL AND g.gate = ANY(ARRAY(
+            SELECT '{GateKind.LOCK} ' || w.resource
+            FROM unnest(CAST(:resources AS text[])) AS w(resource)))
+        ORDER BY g.gate COLLATE "C" FOR NO KEY UPDATE))""")
+
+
+def look_soon(connection: Connection, resources: Sequence[str], *, now: Clock = None) -> None:
+    """Let the leader look which parked tasks may have the resources; most often none waits."""
+    connection.execute(_LOOK_SOON, {"resources": list(resources), "now": now})
 
 
 def listen_for_wake_ups(connection: Connection) -> bool:

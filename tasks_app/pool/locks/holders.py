@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import (
     LOCK,
@@ -87,10 +88,12 @@ def leave_queue(connection: Connection, token: UUID, *, now: Clock = None) -> No
     connection.execute(_LEAVE_QUEUE, {"token": token, "now": now})
 
 
-# the holder's run has ended, finally: a run that has lost its fence never gets it back
+# The holder's run has ended, finally: a run that has lost its fence never gets it back. Who waits
+# is a run, too, or a task that is parked.
 OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
     SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
-      AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
+      AND (t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'
+        OR h.fence IS NULL AND t.parked_kind = 'lock')))"""
 DEAD = f"(h.lease_until <= {NOW} OR {OVER})"
 _FIND = text(f"""
     SELECT l.resource, l.mode, l.state, l.who, l.task_id, l.fence,
@@ -99,6 +102,11 @@ _FIND = text(f"""
     FROM {LOCKS} l
     WHERE CAST(:resource AS text) IS NULL OR l.resource = :resource
     ORDER BY l.resource, l.granted_at NULLS LAST, l.asked_at LIMIT :most""")
+_DECLARED = text(f"""
+    SELECT l.resource FROM {LOCK_HOLDER} h JOIN {LOCK_PART} l ON l.holder_id = h.id
+    WHERE h.task_id = :task_id AND h.lease_token = :lease_token
+      AND h.token <> ALL (CAST(:others AS uuid[]))
+    ORDER BY l.resource""")
 _CONTENTION = text(f"""
     SELECT r.resource, r.grants, r.waits, r.timed_out, r.denials, r.taken_over, r.vanished,
         r.waited, r.waited_95, r.waited_most, r.held_now, r.waiting_now, r.most
@@ -156,6 +164,12 @@ class Wait:
     times: int
     blocked_by: str | None
     ended_at: datetime
+
+
+def declared_of(connection: Connection, run: Fence, others: Sequence[UUID]) -> list[str]:
+    """Return the resources that a run holds, but those of groups with these tokens."""
+    values = {"task_id": run.task_id, "lease_token": run.token, "others": list(others)}
+    return list(connection.execute(_DECLARED, values).scalars())
 
 
 def find_holders(

@@ -124,8 +124,8 @@ USER_VALUES = _read("""
     row,masked                      progress.checkpoint
     row                             progress.note
     row,encrypted                   large_value.content step.result
-    kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
-    kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys
+    kept,exported  pending.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys,locks
+    kept  completed,error.biz_key,unique_key,order_key,limit_key,fair_key,more_limit_keys,locks
     kept  pending.parked,parked_for key.unique_key gate.gate limit.target queue_fair.weights
     kept  group.flow_key event.key,sent_by event_wait.key
     kept  lock,lock_part,lock_wait.resource lock_holder,lock_wait.who lock_part,lock_wait.blocked_by

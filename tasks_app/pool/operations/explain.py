@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain import facts as model
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
+from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.queues import Pause
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
@@ -19,6 +20,7 @@ from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import capacities_of
 from tasks_app.pool.flows import step_of
 from tasks_app.pool.fragments.conditions import OPEN_NEEDS, STOPS, is_held, own_date
+from tasks_app.pool.locks.declared import lock_rooms
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import OF_WORK
@@ -76,6 +78,10 @@ def read_facts(
     if facts.due is None:
         return facts
     facts = _with_gates(connection, facts, row)
+    if row.locks is not None:
+        rooms = lock_rooms(connection, [Waiting(row.id, (), row.locks)], now=at)
+        locked = ((room.resource, room.obstacle(row.id)) for room in rooms.values())
+        facts = replace(facts, locked=tuple((name, why) for name, why in locked if why))
     facts = replace(facts, connections=tuple(connection_limits(connection)))
     if row.scan_at is None or row.scan_at > at:
         return facts

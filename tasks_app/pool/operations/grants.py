@@ -118,17 +118,20 @@ _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 # let them settle it.
 _STANDING = (
     "id, name, queue, priority, biz_key, unique_key, order_key, limit_key, more_limit_keys, "
-    "fair_key, state, enabled, attempt, failures, crashes, parked, parked_kind, parked_for, "
+    "locks, fair_key, state, enabled, attempt, failures, crashes, parked, parked_kind, parked_for, "
     "due_at, scan_at, started_at, expires_at, cancel_requested_at, batch_id, created_at, "
     "held_due_at"
 )
-_AMENDED = "payload, due_at, scan_at, held_due_at, parked, parked_kind, parked_for, changed_at"
+_AMENDED = (
+    "payload, locks, due_at, scan_at, held_due_at, parked, parked_kind, parked_for, changed_at"
+)
 _CREATE = f"SELECT ({_STANDING}), INSERT ON {t.PENDING}"
 _GRANTS = {
     RoleKind.PRODUCER: (_CREATE, *_NEEDED_TO_CREATE),
     RoleKind.AMENDER: (_CREATE, f"UPDATE ({_AMENDED}) ON {t.PENDING}", *_NEEDED_TO_CREATE),
     RoleKind.LOCKER: (
-        f"SELECT (id, state, attempt, lease_token) ON {t.PENDING}",
+        f"SELECT (id, state, attempt, lease_token, parked_kind) ON {t.PENDING}",
+        f"SELECT (gate, look_at), UPDATE (look_at) ON {t.GATE}",
         *(f"{_CHANGE} {', '.join(_LOCKS)}", _FENCES, _SEE),
     ),
     RoleKind.WORKER: (

@@ -53,6 +53,7 @@ class Claimer:
     names: tuple[str, ...]
     max_attempts: tuple[int, ...]  # of each of ``names``
     at_most_once: tuple[bool, ...]  # of each of ``names``
+    locking: frozenset[str] = frozenset()  # those of ``names`` that declare locks
 
 
 PAYLOADS_UP_TO = 16 * 1024
@@ -187,7 +188,12 @@ def claim(
     # A task that is ``at_most_once``, or whose child crashed before, is claimed alone: then the
     # list has one entry, and a second call may find more.
     statement = which.value[LOG.has_successes]
-    values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
+    judged = which is Claims.ADMITTED  # others would take what its handler's locks hold back
+    values = {
+        **values_of(claimer, token, all_names=judged),
+        "ids": array(sorted(map(int, ids))),
+        "now": now,
+    }
     taken = {row[0]: _task(row, token) for row in fetch(connection, Statement(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
@@ -291,15 +297,16 @@ def claim_next(
     return [_task(row, token) for row in rows]
 
 
-def values_of(claimer: Claimer, token: UUID) -> dict[str, Any]:
+def values_of(claimer: Claimer, token: UUID, *, all_names: bool = False) -> dict[str, Any]:
     lease = {"lease": claimer.lease, "owner": claimer.owner, "token": token}
-    return {"handlers": _handlers(claimer), **lease}
+    return {"handlers": _handlers(claimer, all_names), **lease}
 
 
-@lru_cache(maxsize=4)
-def _handlers(claimer: Claimer) -> str:
+@lru_cache(maxsize=8)
+def _handlers(claimer: Claimer, all_names: bool) -> str:  # noqa: FBT001
     policies = zip(claimer.max_attempts, claimer.at_most_once, strict=True)
-    return json.dumps(dict(zip(claimer.names, policies, strict=True)))
+    known = zip(claimer.names, policies, strict=True)
+    return json.dumps({n: p for n, p in known if all_names or n not in claimer.locking})
 
 
 def _task(row: Sequence[Any], token: UUID) -> ClaimedTask:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -41,22 +40,28 @@ _RENEW = text(f"""
         SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
     WHERE p.id = ANY(ARRAY(SELECT id FROM held))
-    RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled""")
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    ids: frozenset[int]  # renewed; the others' fence is lost, or their row is locked
-    cancelled: frozenset[int]  # renewed, and to be cancelled
+    RETURNING p.id""")
 
 
 def renew(
     connection: Connection, fences: Sequence[Fence], lease: timedelta, *, now: Clock = None
-) -> Renewed:
-    rows = connection.execute(_RENEW, {**fence_arrays(fences), "lease": lease, "now": now}).all()
-    return Renewed(
-        frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancelled)
-    )
+) -> frozenset[int]:
+    """Return the ids that were renewed; the others' fence is lost, or their row is locked."""
+    values = {**fence_arrays(fences), "lease": lease, "now": now}
+    return frozenset(connection.execute(_RENEW, values).scalars())
+
+
+_FIND_CANCELLED = text(f"""
+    SELECT p.id, extract(epoch FROM p.kill_at - {NOW})::float8 AS kill_in_s
+    FROM {fenced(f"p.state = '{State.RUNNING}' AND p.cancel_requested_at IS NOT NULL")}""")
+
+
+def find_cancelled(
+    connection: Connection, fences: Sequence[Fence], *, now: Clock = None
+) -> dict[int, float | None]:
+    """Return which of these runs are to be cancelled, and in how many seconds to be killed."""
+    rows = connection.execute(_FIND_CANCELLED, {**fence_arrays(fences), "now": now})
+    return {row.id: row.kill_in_s for row in rows}
 
 
 def _released_rows(source: str) -> str:

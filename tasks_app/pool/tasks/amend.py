@@ -13,7 +13,7 @@ from tasks_app.domain.operations import NO_AUTHOR, Amendment, Author, BulkAction
 from tasks_app.domain.tasks.records import text_array
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, Pool, State
-from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held, is_put_off
+from tasks_app.pool.fragments.conditions import HELD_DUE, UNPARKED, is_held, is_put_off, judged_anew
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.tables import ALL, ERROR, NOW, PENDING, Clock, admits_by_id
 
@@ -158,13 +158,16 @@ _REPLACE_PAYLOAD = text(f"""
     WHERE id = :task_id AND attempt = :attempt AND lease_token = :token
       AND state = '{State.RUNNING}'
     RETURNING id""")
+# the names of locks that a handler made are of the payload before
+_OF_PRODUCER = "locks = CASE WHEN NOT jsonb_exists(t.locks, 'handler') THEN t.locks END"
 _CHANGE_PAYLOAD = {
     pool: text(f"""
-        UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp()
+        UPDATE {table} t SET payload = CAST(:payload AS jsonb), changed_at = statement_timestamp(),
+            {_OF_PRODUCER}{more}
         WHERE t.id = :id AND t.state = '{state}' RETURNING t.id""")
-    for pool, table, state in (
-        (Pool.PENDING, PENDING, State.PENDING),
-        (Pool.ERROR, ERROR, State.FAILED),
+    for pool, table, state, more in (
+        (Pool.PENDING, PENDING, State.PENDING, f", {judged_anew('t')}"),
+        (Pool.ERROR, ERROR, State.FAILED, ""),
     )
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +23,8 @@ from tasks_app.pool.tasks.amend import wake_next_in_line
 
 class Cancelled(StrEnum):
     CANCELLED = "cancelled"  # it was pending, and is in the completed pool now
-    REQUESTED = "requested"  # it runs, for the last time: its run was asked to stop
+    REQUESTED = "requested"  # it runs, for the last time: its run is interrupted
+    RUNNING = "running"  # it goes on: only what waits was to be cancelled
     ALREADY_OVER = "already over"
     NOT_FOUND = "not found"
 
@@ -61,21 +63,30 @@ _MOVE = move_out(
     origin=None,  # its lines say who wanted it
 )
 _REQUEST = text(f"""
-    UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
+    UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW}),
+        kill_at = least(p.kill_at, {NOW} + CAST(:kill_after AS interval))
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
       AND p.state = '{State.RUNNING}'""")
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
 
 def cancel(
-    connection: Connection, task_id: int, *, by: Author = NO_AUTHOR, now: Clock = None
+    connection: Connection,
+    task_id: int,
+    *,
+    by: Author = NO_AUTHOR,
+    kill_after: timedelta | None = None,
+    only_waiting: bool = False,
+    now: Clock = None,
 ) -> Cancelled:
-    """Cancel one task; waits for its row."""
+    """Cancel one task; waits for its row. ``kill_after``: the process of its run may be killed."""
     locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
     if not locked:
         known = connection.execute(_ELSEWHERE, {"id": task_id}).first()
         return Cancelled.ALREADY_OVER if known else Cancelled.NOT_FOUND
-    done = _cancel(connection, locked, by, now)
+    if only_waiting and locked[0].state == State.RUNNING:
+        return Cancelled.RUNNING
+    done = _cancel(connection, locked, by, now, kill_after)
     return Cancelled.CANCELLED if done.cancelled else Cancelled.REQUESTED
 
 
@@ -99,7 +110,13 @@ def cancel_these(
     return _cancel(connection, locked, by, now)
 
 
-def _cancel(connection: Connection, locked: Any, by: Author, now: Clock) -> CancelledMany:
+def _cancel(
+    connection: Connection,
+    locked: Any,
+    by: Author,
+    now: Clock,
+    kill_after: timedelta | None = None,
+) -> CancelledMany:
     waiting = [row for row in locked if row.state == State.PENDING]
     pending = [row.id for row in waiting]
     running = [row.id for row in locked if row.state == State.RUNNING]
@@ -111,5 +128,5 @@ def _cancel(connection: Connection, locked: Any, by: Author, now: Clock) -> Canc
         add_counts(connection, counted, now=now)
     wake_next_in_line(connection, {row.order_key for row in waiting if row.order_key}, now=now)
     if running:
-        connection.execute(_REQUEST, {"ids": running, "now": now})
+        connection.execute(_REQUEST, {"ids": running, "kill_after": kill_after, "now": now})
     return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

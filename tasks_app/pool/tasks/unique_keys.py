@@ -19,7 +19,7 @@ from tasks_app.domain.tasks.records import (
 )
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import Statement, Statements
-from tasks_app.pool.fragments.conditions import UNPARKED, is_put_off
+from tasks_app.pool.fragments.conditions import UNPARKED, is_put_off, judged_anew
 from tasks_app.pool.tables import KEY, NOW, PENDING, Clock
 from tasks_app.pool.tasks.insert import INSTANT, OWN, SHARED, inserted, unnested, values_of
 
@@ -116,7 +116,8 @@ _DUE_IN_TIME = f"""
         ELSE least({_DUE}, {_LATEST}) END
 """
 _CHANGES = {
-    OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
+    OnConflict.REPLACE_PAYLOAD: f"""payload = CAST(%(payload)s AS jsonb),
+        locks = CAST(%(locks)s AS jsonb), {judged_anew("p")}""",
     # A held one keeps waiting; it gets the new date when it is released.
     OnConflict.RESCHEDULE: f"""
         due_at = CASE WHEN {is_put_off()} THEN p.due_at ELSE {_DUE_IN_TIME} END,
@@ -202,6 +203,7 @@ def _change(row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: Clo
         "unique_key": row.unique_key,
         "id": holder,
         "payload": row.payload,
+        "locks": row.terms.locks,
         "run_at": row.terms.run_at,
         "delay": row.terms.delay.total_seconds(),
         "max_wait": rule.max_wait and rule.max_wait.total_seconds(),

@@ -253,7 +253,7 @@ def list_flows(
 
 
 def cancel_flow(session: Sync, flow_id: int, *, by: str = "", why: str = "") -> CancelledMany:
-    """Cancel the steps that have not ended; running ones are asked to stop.
+    """Cancel the steps that have not ended; running ones are interrupted.
 
     >>> flow = Flow("order")
     >>> pay = flow.step("pay", send_mail, {"to": "bank@example.org"})

@@ -139,7 +139,7 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
 
 
 def cancel_group(session: Sync, group_id: int, *, by: str = "", why: str = "") -> CancelledMany:
-    """Cancel the members that have not ended; running ones are asked to stop.
+    """Cancel the members that have not ended; running ones are interrupted.
 
     They count as failed in a group that is not over.
 

@@ -15,6 +15,7 @@ from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.locks import holders as locks
+from tasks_app.pool.locks.acquire import look_soon
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
@@ -122,6 +123,7 @@ def free_lock(
     """Take a resource from all groups that hold it, or from one; return their holders."""
     whose = locks.free_resource(connection, resource, token)
     if whose:
+        look_soon(connection, [resource])
         note(connection, "free lock", {"resource": resource, "holders": whose}, who=by)
     return whose
 
@@ -129,4 +131,5 @@ def free_lock(
 def limit_lock(connection: Connection, resource: str, most: int | None, *, by: str = "") -> None:
     """Set how many may hold a counted resource, over what code gives; None: as code gives."""
     locks.limit_resource(connection, resource, most)
+    look_soon(connection, [resource])
     note(connection, "limit lock", {"resource": resource, "most": most}, who=by)

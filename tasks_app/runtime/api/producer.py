@@ -344,7 +344,9 @@ def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
             except InvalidTaskError as error:
                 raise error.at(f"tasks[{place}]") from None
             spec = HANDLERS.specs.get(new.task) if isinstance(new.task, str) else None
-            any_payload = isinstance(new.task, str) and (spec is None or spec.payload_type is None)
+            any_payload = isinstance(new.task, str) and (
+                spec is None or (spec.payload_type is None and spec.locks is None)
+            )
             plain = any_payload and not new.options
             like, terms = (new.task, row.terms) if plain else (None, None)
         rows.append(row)

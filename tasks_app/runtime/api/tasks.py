@@ -148,17 +148,46 @@ def explain_task(
     return explain(facts)
 
 
-def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = "") -> Cancelled:
-    """Cancel a pending task at once; ask a running one to stop, and do not run it again.
+def cancel_task(
+    session: Sync | Raw,
+    task_id: int,
+    *,
+    kill_after: Duration | None = None,
+    by: str = "",
+    why: str = "",
+) -> Cancelled:
+    """Cancel a pending task at once; interrupt a running one, and do not run it again.
+
+    Its handler gets ``TaskCancelledError`` within two seconds. See operations/cancel.md for what
+    that ends, and what it does not.
 
     >>> print(cancel_task(session, task_id, by="anna", why="ordered twice"))
     cancelled
+
+    Args:
+        session: the caller's; the request stands once that commits.
+        task_id: of the task.
+        kill_after: kill the process of a run that has not ended so long after the request, where
+            its pool can. None: it is not killed.
+        by: who asks.
+        why: the reason, for the audit log.
     """
     task_id, author = check_id(task_id), check_author(by, why)
+    grace = None if kill_after is None else named_duration("kill_after", kill_after)
     with on_connection(session) as connection:
-        answer = cancel(connection, task_id, by=author)
+        answer = cancel(connection, task_id, by=author, kill_after=grace)
         if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
-            _note(connection, BulkAction.CANCEL, task_id, answer, author)
+            more = {} if grace is None else {"kill_after": format_duration(grace)}
+            _note(connection, BulkAction.CANCEL, task_id, answer, author, **more)
+    return answer
+
+
+def cancel_waiting_task(connection: Connection, task_id: int, by: str) -> Cancelled:
+    """Cancel a pending task; one that runs goes on."""
+    author = Author(by)
+    answer = cancel(connection, task_id, by=author, only_waiting=True)
+    if answer is Cancelled.CANCELLED:
+        _note(connection, BulkAction.CANCEL, task_id, answer, author)
     return answer
 
 
@@ -216,9 +245,15 @@ def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "", why: str = 
 
 
 def _note(
-    connection: Connection, action: BulkAction, task_id: int, answer: str, by: Author
+    connection: Connection,
+    action: BulkAction,
+    task_id: int,
+    answer: str,
+    by: Author,
+    **more: str,
 ) -> None:
-    note(connection, action, by.reason, who=by.who, ids=[task_id], answers={str(answer): 1})
+    told = {**more, **by.reason}
+    note(connection, action, told, who=by.who, ids=[task_id], answers={str(answer): 1})
 
 
 def wait_task(engine_or_session: Engine | Sync | Raw, task_id: int, timeout: Duration) -> Task:

@@ -98,6 +98,7 @@ def claimer_of(owner: str, lease: timedelta, specs: Iterable[HandlerSpec]) -> Cl
         names=tuple(spec.name for spec in known),
         max_attempts=tuple(spec.max_attempts for spec in known),
         at_most_once=tuple(spec.at_most_once for spec in known),
+        locking=frozenset(spec.name for spec in known if spec.locks is not None),
     )
 
 
@@ -283,7 +284,7 @@ class Poller:
 
         def ask(token: UUID) -> list[ClaimedTask]:
             with self._database.single() as connection:
-                ids = find_gated_tasks(connection, queues, claimer.names)
+                ids = find_gated_tasks(connection, queues, claimer.names, claimer.locking)
             return self._admission.claim(ids, claimer, token, most) if ids else []
 
         return len(self._claimant.claim(ask))

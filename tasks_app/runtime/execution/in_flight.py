@@ -348,11 +348,6 @@ class InFlight:
                     if claim.run is not None:  # some have not begun yet
                         claim.run.held_until = claim.held_until
 
-    def cancel(self, task_ids: frozenset[int]) -> None:
-        for run in self.running():
-            if run.task.task_id in task_ids:
-                run.cancelled = True
-
     def running(self) -> list[ActiveRun]:
         with self._mutex:
             return [claim.run for claim in self._running_claims() if claim.run]

@@ -32,13 +32,15 @@ from tasks_app.domain.encryption import (
     SealBrokenError,
     token_in,
 )
-from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.errors import InvalidLockError, TaskCancelledError, UnreadableTaskError
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.settlement import keeps_row, settle_return
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.large_values import store as references
+from tasks_app.domain.locks import named_locks
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.masks import is_erased
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
@@ -50,6 +52,7 @@ from tasks_app.runtime.execution.pools import unlisted
 from tasks_app.runtime.flow_control.breakers import DependencyCounts
 from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.interrupts import AsyncCall, PlainCall, heed_interrupts
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.time_limits import time_limit
 from tasks_app.runtime.large_values import LargeStoreError, LargeValues
@@ -107,7 +110,7 @@ class Invocation:
             raise NotBegunError
         run.is_secret = secret
         run.is_kept = keeps_row(task, spec, self._histories)
-        call = partial(lane.call, spec, arguments, limit)
+        call = partial(lane.call, spec, arguments, limit, run)
         if self._middleware:
             value = chain(self._middleware, context, partial(self.dependencies.watch, spec, call))
         elif spec.depends_on is not None:
@@ -160,7 +163,11 @@ def arguments_of(spec: HandlerSpec, context: TaskContext, payload: str) -> tuple
         Fail: the payload does not fit.
     """
     try:
+        if spec.locks is not None:
+            named_locks(spec.locks, decode(payload, "payload"))
         return (context, spec.payload(payload))
+    except InvalidLockError as error:
+        raise Fail(str(error)) from None
     except ValidationError as error:
         path, problem = explain(error)
         raise Fail(f"{path} {problem}") from None
@@ -179,12 +186,15 @@ class SyncLane:
     def transaction(self, fence: Fence) -> Transaction:
         return RunTransaction(self._database.handler_engine, fence)
 
-    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Run the function; the limit is raised in it where signals allow.
+    def call(
+        self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None, run: ActiveRun
+    ) -> Any:
+        """Run the function; the limit is raised in it where signals allow, as a cancel is.
 
         It runs in a copy of the context, so that its context variables end with it.
         """
-        with self._guard:
+        run.call = call = PlainCall(run.thread)
+        with self._guard, call:
             if limit is None or spec.keeps_timeout:
                 return contextvars.copy_context().run(spec.function, *arguments)
             with time_limit(limit, spec.timeout_error):
@@ -213,8 +223,10 @@ class AsyncLane:
             self._engine = self._database.async_engine(self._connections)
         return AsyncTransaction(self._engine, fence)
 
-    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Run the coroutine; the limit cancels it at its next await.
+    def call(
+        self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None, run: ActiveRun
+    ) -> Any:
+        """Run the coroutine; limit and cancel end it at its next await.
 
         In a task of its own: a cancellation that it left pending must not hit our COMMIT. What it
         raised comes back as a value: a SystemExit would end the whole event loop.
@@ -234,7 +246,11 @@ class AsyncLane:
             except BaseException as error:
                 return None, error
 
-        value, error = await_(unlisted(limited(), spec.name))
+        task = unlisted(limited(), spec.name)
+        run.call = call = AsyncCall(task)
+        value, error = await_(task)
+        if call.asked and isinstance(error, asyncio.CancelledError):
+            raise TaskCancelledError from error
         if error is not None:
             raise error
         return value
@@ -268,8 +284,10 @@ class ProcessGuard:
         timers = (signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
         self._timers = [each for each in timers if not any(signal.getitimer(each))]
         """Unused when the process began: a profiler keeps its own."""
-        if threading.get_ident() == self._main and signal.getsignal(signal.SIGALRM) == _KILLS:
-            signal.signal(signal.SIGALRM, lambda *_: None)  # a thread's may ring; see below
+        if threading.get_ident() == self._main:
+            heed_interrupts()
+            if signal.getsignal(signal.SIGALRM) == _KILLS:
+                signal.signal(signal.SIGALRM, lambda *_: None)  # a thread's may ring; see below
         with tempfile.TemporaryFile() as file:
             self._guard_file = os.dup(file.fileno())
         os.lseek(self._guard_file, _POSITION, os.SEEK_SET)

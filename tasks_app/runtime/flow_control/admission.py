@@ -9,21 +9,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
 from math import ceil
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.encryption import MissingKeyError, SealBrokenError, token_in
+from tasks_app.domain.errors import InvalidLockError, UnreadableTaskError
 from tasks_app.domain.flow_control.admission import (
     Admission,
-    Capacity,
     FairQueueKey,
     PickedTask,
     Shares,
     admit,
 )
-from tasks_app.domain.flow_control.limits import Gate, Limits
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.locks import OF_HANDLER, keep_in_order, named_locks
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.connection.row_by_row import is_of_one_row
 from tasks_app.pool.dispatch.scan import DueRows
@@ -35,22 +40,37 @@ from tasks_app.pool.flow_control.capacity import (
     spend_tokens,
 )
 from tasks_app.pool.flow_control.fair_queues import Head, fair_lines, fair_queues, first_of_lines
+from tasks_app.pool.flow_control.lock_line import wake_lock_lines
 from tasks_app.pool.flow_control.order_and_limits import WaitingTasks, find_clear_tasks, lock_gates
 from tasks_app.pool.flow_control.waiting_list import (
+    Rooms,
     gates_with_waiters,
     next_gate_check_in_s,
     overdue_gates,
     park_at_gates,
     wake_tasks,
 )
+from tasks_app.pool.locks.acquire import notify_next
+from tasks_app.pool.locks.declared import (
+    free_ended,
+    grant_declared,
+    lock_declared,
+    lock_rooms,
+    name_locks,
+    resources_of,
+    unnamed_tasks,
+)
 from tasks_app.pool.runs.claim import Claimer, Claims, claim
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.encryption.encryption import PAYLOAD, Encryption
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.large_values import LargeStoreError, LargeValues
 
 Now: TypeAlias = datetime | None
 Ended: TypeAlias = Mapping[Gate, int] | None
 MOST_CHECKED = 500  # gates that one call locks together
+LINES_AT_ONCE = 10  # lines of locks that are read in a transaction: claims wait for it
 HINDERED_S = 1.0  # how long claims skip the short way after it found no gate clear
 
 
@@ -58,7 +78,7 @@ class AdmissionVerdict(NamedTuple):
     """Which tasks may run, which may not, and the state of their gates."""
 
     admission: Admission
-    rooms: Mapping[Gate, Capacity]
+    rooms: Rooms
     limits: Limits
 
 
@@ -67,14 +87,54 @@ class WakeResult(NamedTuple):
     woken: int = 0
 
 
+class LockNames:
+    """Names the locks of tasks, from what their handlers declare and the tasks' payloads."""
+
+    # At the claim: who creates a task need not know its handler, and here the keys of encrypted
+    # payloads are known.
+
+    def __init__(
+        self, database: Database, settings: Settings, specs: Iterable[HandlerSpec]
+    ) -> None:
+        self._database = database
+        self._locks = {spec.name: spec.locks for spec in specs if spec.locks is not None}
+        if self._locks:
+            self._encryption, self._large = Encryption(settings), LargeValues(settings)
+
+    def write(self, ids: Sequence[int]) -> None:
+        """Write them into the rows that have none yet."""
+        if not self._locks:
+            return
+        with self._database.single() as connection:
+            rows = unnamed_tasks(connection, ids, self._locks)
+        named = [(row.id, locks, row.version) for row in rows if (locks := self._of(row))]
+        if named:
+            with self._database.single() as connection:
+                name_locks(connection, named)
+
+    def _of(self, row: Any) -> dict[str, Any] | None:
+        """Return none of a payload that cannot be read: its run says why. None: not now."""
+        try:
+            text = self._large.payload(self._database.begin, row.id, row.payload)
+            if token_in(text) is not None:
+                text = self._encryption.opened(text, PAYLOAD, row.name)
+            return named_locks(self._locks[row.name], decode(text, "payload"))
+        except LargeStoreError:
+            return None
+        except (InvalidLockError, UnreadableTaskError, MissingKeyError, SealBrokenError):
+            return {OF_HANDLER: True}
+
+
 class AdmissionControl:
     """Of one process; all that it decides by is in the database.
 
     On a DBAPIError, the next check wakes what waits.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, names: LockNames | None = None) -> None:
+        """``names``: of the handlers of those who claim."""
         self._database = database
+        self._names = names
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
         # The gates that each run of this child has passed, by id and attempt.
@@ -105,8 +165,10 @@ class AdmissionControl:
             self._fruitless = 0 if claimed else self._fruitless + 1
             if claimed:
                 return claimed
+        if self._names is not None:
+            self._names.write(ids)
         with self._database.single() as connection:
-            found = rows.waiting(connection, ids, claimer.names, now=now)
+            found = rows.waiting(connection, ids, claimer.names, most, now=now)
             insert_gates(connection, found.gates)
         if not found.waiting:
             return []
@@ -114,7 +176,7 @@ class AdmissionControl:
             self.hindered_until = began + HINDERED_S
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
-        self._note(claimed, dict(found.waiting))
+        self._note(claimed, {task.task_id: task.gates for task in found.waiting})
         self._wake(admission.behind, now)
         return claimed
 
@@ -128,8 +190,12 @@ class AdmissionControl:
         """Return which would pass now, without a lock: for callers that only publish ids."""
         clear = find_clear_tasks(connection, ids, now=now)
         found = rows.waiting(connection, [i for i in ids if i not in clear], now=now)
-        rooms = capacities_of(connection, found.gates, found.limits, now=now)
+        rooms: Rooms = {
+            **capacities_of(connection, found.gates, found.limits, now=now),
+            **lock_rooms(connection, found.waiting, now=now),
+        }
         admission = admit(found.waiting, rooms)
+        keep_in_order(admission, rooms, admission.ids)
         admission.ids += clear
         return AdmissionVerdict(admission, rooms, found.limits)
 
@@ -178,22 +244,30 @@ class AdmissionControl:
 
     def _wake(self, gates: Iterable[Gate], now: Now, ended: Ended = None) -> None:
         """Wake the tasks for which there is room; most often none waits."""
-        if gates:
-            with self._database.single() as connection:
-                waited = gates_with_waiters(connection, list(gates))
-            self._wake_behind(waited, now, ended)
+        if not gates:
+            return
+        with self._database.single() as connection:
+            if resources := resources_of(gates):
+                free_ended(connection, resources)
+                notify_next(connection, resources)
+            waited = gates_with_waiters(connection, list(gates))
+        self._wake_behind(waited, now, ended)
 
     def _wake_behind(self, gates: Sequence[Gate], now: Now, ended: Ended = None) -> int:
-        if not gates:
-            return 0
-        try:
-            woken = self._woken(gates, now, ended)
-        except DBAPIError as error:
-            if not is_of_one_row(error):
-                raise
-            woken = self._woken(gates, now, ended, careful=True)
-        HINTS.offer(starmap(Hint, woken))
-        return len(woken)
+        lines = [gate for gate in gates if gate.kind is GateKind.LOCK]
+        others = [gate for gate in gates if gate.kind is not GateKind.LOCK]
+        parts = [lines[at : at + LINES_AT_ONCE] for at in range(0, len(lines), LINES_AT_ONCE)]
+        number = 0
+        for some in [others, *parts] if others else parts:
+            try:
+                woken = self._woken(some, now, ended)
+            except DBAPIError as error:
+                if not is_of_one_row(error):
+                    raise
+                woken = self._woken(some, now, ended, careful=True)
+            HINTS.offer(starmap(Hint, woken))
+            number += len(woken)
+        return number
 
     def _woken(
         self, gates: Sequence[Gate], now: Now, ended: Ended, *, careful: bool = False
@@ -201,11 +275,13 @@ class AdmissionControl:
         with self._database.begin() as connection:
             buckets = lock_buckets(connection, gates, now=now)
             limits = rows.read_limits(connection)  # after the lock: a change of limits wakes, too
-            gates = list(buckets)
+            lines = [gate for gate in buckets if gate.kind is GateKind.LOCK]
+            woken = wake_lock_lines(connection, lines, now=now) if lines else []
+            gates = [gate for gate in buckets if gate.kind is not GateKind.LOCK]
             if ended is not None:
                 gates = [gate for gate in gates if limits.have_places_of(gate)]
             rooms = capacities_of(connection, gates, limits, buckets, now=now)
-            return wake_tasks(connection, rooms, limits, ended, careful=careful, now=now)
+            return woken + wake_tasks(connection, rooms, limits, ended, careful=careful, now=now)
 
 
 def let_pass(
@@ -222,13 +298,19 @@ def let_pass(
     After the COMMIT, check for room again: a run that made some may have checked before it. Check
     all gates of the tasks that are held: a task woken by another gate leaves its place at each.
     """
-    gates_of = dict(found.waiting)
+    gates_of = {task.task_id: task.gates for task in found.waiting}
     buckets = lock_buckets(connection, found.gates, now=now)
-    rooms = capacities_of(connection, list(buckets), found.limits, buckets, now=now)
-    admission = admit(found.waiting, rooms)
+    waiting = lock_declared(connection, found.waiting)
+    lines = lock_rooms(connection, waiting, takes_over=True, now=now)
+    counted = capacities_of(connection, list(buckets), found.limits, buckets, now=now)
+    rooms: Rooms = {**counted, **lines}
+    admission = admit(waiting, rooms)
     claimed = claim(connection, admission.ids[:most], claimer, token, Claims.ADMITTED, now=now)
+    running = {task.task_id for task in claimed}
+    keep_in_order(admission, rooms, [i for i in admission.ids if i not in running])
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
-    spend_tokens(connection, started, rooms)
+    spend_tokens(connection, started, counted)
+    grant_declared(connection, claimed, lines, now=now)
     park_at_gates(connection, admission.held, rooms, found.limits, now=now)
     return claimed, admission
 

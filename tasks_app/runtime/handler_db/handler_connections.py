@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident, main_thread
 from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
-from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
+from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2, generators
 from tasks_app.runtime.handler_db.ends import OutcomeRefusedError, RunEnd, Steps
 from tasks_app.runtime.handler_db.handler_driver import (
     UNFINISHED,
@@ -25,8 +27,64 @@ from tasks_app.runtime.handler_db.statements import COMMITS_LATER
 T = TypeVar("T")
 BREAK_OFF_S = 0.25
 """How long a thread at work has to notice that its statement was cancelled, or its line ended."""
+CANCEL_S = 2.0  # how long the server may take to cancel a statement, and then to end it
 _IDLE = TransactionStatus.IDLE
+_MAIN = main_thread().ident
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
+
+
+def by_bytecode(gen: Steps[T]) -> Steps[T]:
+    """Carry out steps so that an exception set from another thread is raised between them.
+
+    psycopg waits in C, for up to 0.1 s at a time, and a generator that delegates is not looked at.
+    """
+    try:
+        wanted = next(gen)
+        while True:
+            wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        done: T = end.value
+        return done
+
+
+def end_statement(raw: psycopg.Connection[Any]) -> None:
+    """Cancel what the server does for a wait that a limit or a cancel broke off.
+
+    Then the handler may roll back and go on. A connection that does not answer is closed.
+    """
+    if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        with suppress(psycopg.Error):
+            raw.cancel_safe(timeout=CANCEL_S)
+            psycopg.Connection.wait(raw, _rest_of_answer(raw.pgconn))
+        if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            raw.close()
+
+
+def _rest_of_answer(pgconn: PGconn) -> Steps[None]:
+    gen, ends = generators.fetch_many(pgconn), time.monotonic() + CANCEL_S
+    with suppress(StopIteration):
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > ends:
+                raise psycopg.OperationalError
+            wanted = gen.send(ready)
+
+
+def make_interruptible(raw: psycopg.Connection[Any]) -> None:
+    """Let waits on a connection that is not ours end as those of ours do."""
+    wait = type(raw).wait
+
+    def interruptible(gen: Steps[T], *arguments: Any, **options: Any) -> T:
+        try:
+            return wait(raw, by_bytecode(gen), *arguments, **options)
+        except psycopg.Error:
+            raise
+        except Exception:
+            end_statement(raw)
+            raise
+
+    raw.wait = interruptible  # type: ignore[method-assign]
 
 
 class HandlerConnection(RunDriver, psycopg.Connection[Any]):
@@ -39,15 +97,26 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             if self.unread:
                 super().wait(self._begin_gen())
                 before = self.pgconn.transaction_status
-            done = super().wait(gen, *arguments, **options)
+            done = super().wait(self.steps(gen), *arguments, **options)
         except psycopg.Error as error:
             if not isinstance(error, errors.InFailedSqlTransaction):  # which comes behind another
                 self._broken_by = error.diag.message_primary or self._broken_by
+            raise
+        except Exception:  # a limit or a cancel was raised in here
+            self.end_statement()
             raise
         finally:
             self._note_state(before)
         self.answered = True
         return done
+
+    @staticmethod
+    def steps(gen: Steps[T]) -> Steps[T]:
+        """Return steps between which this thread can be interrupted."""
+        return gen if get_ident() == _MAIN else by_bytecode(gen)
+
+    def end_statement(self) -> None:
+        end_statement(self)
 
     def as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True

@@ -188,6 +188,13 @@ class LoopConnection(HandlerConnection, _InLoop):
     """For async handlers."""
 
     @staticmethod
+    def steps(gen: Steps[T]) -> Steps[T]:
+        return gen
+
+    def end_statement(self) -> None:
+        """Do nothing: the wait in the loop has done so."""
+
+    @staticmethod
     def _me() -> Any:
         try:
             return asyncio.current_task()

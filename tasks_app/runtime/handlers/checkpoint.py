@@ -30,6 +30,7 @@ from tasks_app.pool.tasks.run_records import (
 )
 from tasks_app.runtime.db.connections import noted
 from tasks_app.runtime.db.transaction import Access
+from tasks_app.runtime.handlers.interrupts import HandlerCall
 
 LIMIT = 64 * 1024  # bytes of one checkpoint, which is written with each commit
 PLACES = "ctx.chunks"  # the key under which a checkpoint holds the positions of chunk loops
@@ -56,6 +57,8 @@ class ActiveRun:
     has_kept: bool = False  # it has committed, so a further call of its handler goes on there
     thread: threading.Thread = field(default_factory=threading.current_thread)
     in_loop: Callable[[], bool] | None = None  # whether a task of the event loop still runs it
+    call: HandlerCall | None = None  # the last call of its handler
+    interrupted: bool = False  # a cancel was raised in it, or need not be
 
     @property
     def is_first(self) -> bool:

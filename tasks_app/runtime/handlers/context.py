@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
 
     from tasks_app.domain.durations import Duration
-    from tasks_app.domain.locks import Names
+    from tasks_app.domain.tasks.options import Names
     from tasks_app.domain.tasks.run import Fence
     from tasks_app.pool.flows import NeededStep
     from tasks_app.runtime.db.transaction import Access
@@ -220,9 +220,11 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task was cancelled. The run learns it when its lease is renewed.
+        """Whether the task was cancelled. The run learns it within two seconds.
 
-        A handler that returns still succeeds. One that raises ends in CANCELLED.
+        ``TaskCancelledError`` is raised then, unless the handler is declared with
+        ``cancellable=False``. A handler that returns all the same still succeeds. One that raises
+        ends in CANCELLED.
         """
         return self._run.cancelled
 

@@ -13,8 +13,9 @@ from tasks_app.domain.durations import Duration, format_duration, named_duration
 from tasks_app.domain.errors import HandlerError, InvalidTaskError, suggestion_for
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, check_breaker
 from tasks_app.domain.handlers.outcomes import OutageRule, Reaction, parse_outage_limit
+from tasks_app.domain.locks import stored_locks
 from tasks_app.domain.schedules.timing import When
-from tasks_app.domain.tasks.options import check_name, check_queue, shown_value
+from tasks_app.domain.tasks.options import Locks, check_name, check_queue, shown_value
 from tasks_app.domain.tasks.retry_policy import (
     DEFAULT_POLICY,
     MOST_ATTEMPTS,
@@ -53,6 +54,9 @@ class HandlerOptions(When, total=False):
     on_interrupt: Literal["retry", "fail", "retry_free"] | None
     """What follows when a stopping worker ends the run because its grace is over. Default:
     ``"retry_free"``, again at once on another worker, uncharged."""
+    locks: str | Sequence[str] | Locks | None
+    """Resources that each task locks while it runs, such as ``"account:{account}"``, with a field
+    of its payload. It waits for them before it is claimed. A task's own ``locks=`` go first."""
     depends_on: str | Breaker | None
     """The dependency that a circuit breaker guards. When too many calls fail, all tasks that
     depend on it are held, uncharged, until some that are let through succeed."""
@@ -69,6 +73,10 @@ class HandlerOptions(When, total=False):
     """What is kept of its tasks that succeeded: ``"all"``; ``"failures"``, those that were claimed
     more than once, as by a retry; ``"none"``. Others are counted, and leave no row. Default: as
     the queue's."""
+    cancellable: bool
+    """``False``: a cancel neither interrupts its runs nor kills their process. It only sets
+    ``ctx.cancelled``. Default: ``True``, and ``TaskCancelledError`` is raised inside the handler;
+    an async one gets ``asyncio.CancelledError``, and its run ends as the same."""
     encrypt: bool
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
@@ -98,6 +106,7 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     given = {word: value for word, value in options.items() if value is not None}
     _check_combination(name, given)
     policy = _policy_in(name, "retry", given) or DEFAULT_POLICY
+    locks = given.get("locks")
     number, history, depends_on = (given.get(w) for w in ("max_attempts", "history", "depends_on"))
     if number is not None and (type(number) is not int or not 1 <= number <= MOST_ATTEMPTS):
         raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
@@ -110,6 +119,8 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "hard_timeout": _span_in(name, "hard_timeout", given),
         "at_most_once": bool(given.get("at_most_once")),
         "encrypted": bool(given.get("encrypt")),
+        "locks": None if locks is None else checked(name, lambda: stored_locks(locks)),
+        "cancellable": bool(given.get("cancellable", True)),
         "history": None
         if history is None
         else checked(name, lambda: parse_history(history), "history"),

@@ -22,8 +22,9 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
-from tasks_app.domain.locks import LONGEST_WHO, LockOrderError, LockRequest, Names, lock_parts
+from tasks_app.domain.locks import LONGEST_WHO, LockOrderError, LockRequest, lock_parts
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
+from tasks_app.domain.tasks.options import Names
 from tasks_app.pool.locks.holders import renew
 from tasks_app.runtime.db.connections import shown
 from tasks_app.runtime.db.database import settle_in

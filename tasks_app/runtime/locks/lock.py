@@ -31,6 +31,7 @@ from tasks_app.pool.locks.acquire import (
     acquire_at_once,
     insert_resources,
     listen_for_wake_ups,
+    look_soon,
     notify_next,
     read_wake_ups,
     would_be_denied,
@@ -235,6 +236,7 @@ def wake_next(database: Transacts, resources: Sequence[str]) -> None:
     """Wake the next in line, after the commit that freed the resources; they check anyway."""
     with suppress(DBAPIError), database.single() as connection:
         notify_next(connection, resources)
+        look_soon(connection, resources)
 
 
 def _ask(

@@ -16,10 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.locks import LONGEST_WHO, LockRequest, Names, lock_parts
+from tasks_app.domain.locks import LONGEST_WHO, LockOrderError, LockRequest, lock_parts
+from tasks_app.domain.tasks.options import Names
 from tasks_app.domain.tasks.run import ClaimedTask
-from tasks_app.pool.locks.acquire import notify_next
-from tasks_app.pool.locks.holders import release
+from tasks_app.pool.locks.acquire import look_soon, notify_next
+from tasks_app.pool.locks.holders import declared_of, release
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite
 from tasks_app.runtime.db.transaction import Access
@@ -44,6 +45,7 @@ class LocksOfChild:
         resources = [name for lock in locks for name in lock.resources]
         self._pending_write(lambda connection: release(connection, *tokens))
         self._pending_write(lambda connection: notify_next(connection, resources))
+        self._pending_write(lambda connection: look_soon(connection, resources))
 
 
 class LocksOfRun:
@@ -101,6 +103,12 @@ class HoldOfRun(Hold):
             LockDeniedError: it was not free in time; the task comes back later, uncharged.
             LockOrderError: it would wait while another group is held.
         """
+        if self._wait_s and self._ask.run is not None:
+            others = [lock.ask.token for lock in self._locks]
+            with self._database.single() as connection:
+                declared = declared_of(connection, self._ask.run, others)
+            if declared:
+                raise LockOrderError(declared)
         lock = super().take()
         self._locks.append(lock)
         return lock

@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from tasks_app.domain.errors import TaskCancelledError
 from tasks_app.domain.handlers.outcomes import Cancel, Skip, Snooze
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.runtime.handlers.context import TaskContext
@@ -30,7 +31,7 @@ _KINDS = {
     "run": ("process", SpanKind.CONSUMER),
     "settle": ("settle", SpanKind.CLIENT),
 }
-_NO_ERRORS = (Snooze, Skip, Cancel)
+_NO_ERRORS = (Snooze, Skip, Cancel, TaskCancelledError)
 _FAILED = (NoticeKind.FAILED, NoticeKind.RETRIED)
 
 

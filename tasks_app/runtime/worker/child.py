@@ -21,7 +21,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.claims import ChildParts, Identity
 from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.in_flight import InFlight
-from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tasks_app.runtime.flow_control.admission import AdmissionControl, LockNames
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.scoreboard import Scoreboard, parent_of
@@ -74,7 +74,7 @@ class Child:
         self.database = Database(
             settings.database, handlers=threads + extra_threads, prepare=settings.prepare
         )
-        admission = AdmissionControl(self.database)
+        admission = AdmissionControl(self.database, LockNames(self.database, settings, registry))
         self.inflight = InFlight(
             threads,
             extra=extra_threads,

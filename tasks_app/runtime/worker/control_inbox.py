@@ -18,7 +18,8 @@ _WAITS, _TAKEN = "waits-", "taken-"
 
 
 class Do(StrEnum):
-    CANCEL = "cancel"
+    REVOKE = "revoke"  # cancel what waits
+    CANCEL = "cancel"  # and interrupt what runs
     PAUSE = "pause"
     RESUME = "resume"
     COUNT_STRANGERS = "count strangers"  # write down how many messages of other pools were refused
@@ -30,6 +31,7 @@ class ControlCommand:
     ids: tuple[int, ...] = ()
     queue: str = ""
     reason: str = ""
+    kill_after_s: float | None = None  # of a cancel
 
 
 class Mailbox:
@@ -68,8 +70,8 @@ class Mailbox:
             except FileNotFoundError:  # another child was faster
                 continue
             values = json.loads(taken.read_text())
-            ids = tuple(values["ids"])
-            yield taken, ControlCommand(Do(values["do"]), ids, values["queue"], values["reason"])
+            values |= {"do": Do(values["do"]), "ids": tuple(values["ids"])}
+            yield taken, ControlCommand(**values)
 
     def done(self, taken: Path) -> None:
         taken.unlink(missing_ok=True)

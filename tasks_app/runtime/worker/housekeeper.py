@@ -14,15 +14,16 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.handlers.settlement import VANISHED
 from tasks_app.domain.tasks.error_text import first_line, quiet_logger
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.runs.leases import FIRST_S, release, renew, rescue_claims
+from tasks_app.pool.runs.leases import FIRST_S, find_cancelled, release, renew, rescue_claims
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.runtime.api.queues import pause_queue, resume_queue
-from tasks_app.runtime.api.tasks import cancel_task
+from tasks_app.runtime.api.tasks import cancel_task, cancel_waiting_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import PendingWrite, Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.execution.claim_states import HeldClaim
@@ -30,6 +31,7 @@ from tasks_app.runtime.execution.claims import ChildParts
 from tasks_app.runtime.execution.executor import Executor
 from tasks_app.runtime.execution.in_flight import OUTAGE_GRACE_S
 from tasks_app.runtime.execution.settler import report_returned
+from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.run_times import RunTimeReport
@@ -74,7 +76,8 @@ class Housekeeper:
         self._shutdown = shutdown
         self.renewer = LeaseRenewer(parts)
         self._returner = ClaimReturner(parts)
-        self._commands = ControlCommands(parts.database, mailbox, self.renewer.renew_soon)
+        self.cancels = CancelWatch(parts)
+        self._commands = ControlCommands(parts.database, mailbox)
         self._counts = CountReport(parts.database)
         self._run_times = RunTimeReport(
             parts.database,
@@ -94,6 +97,7 @@ class Housekeeper:
             executor.fetcher.prepare_statements,
             self._run_times.report,
             self._commands.carry_out,
+            self.cancels.tell,
             executor.async_pool.warn_if_blocked,
             executor.dependencies.tell,
             executor.runner.locks.renewals.renew_locks,
@@ -259,10 +263,6 @@ class LeaseRenewer:
         patience = settings.healthy_for + settings.renew_every
         self._liveness = Liveness(DB, good_for_s=patience.total_seconds())
 
-    def renew_soon(self) -> None:
-        """Renew in the next round: a run that was cancelled learns of it."""
-        self.due_at = 0.0
-
     def renew(self) -> None:
         """Renew if it is time; a child that stops shows at once that it serves no queue."""
         queues = () if self._inflight.stopping.is_set() else self._identity.queues
@@ -273,11 +273,10 @@ class LeaseRenewer:
         fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             self._beat(connection, queues)
-            renewal = renew(connection, fences, self._lease) if fences else None
-        if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
-            self._inflight.cancel(renewal.cancelled)
+            renewed = renew(connection, fences, self._lease) if fences else None
+        if renewed:
             held_until = asked_at + self._lease.total_seconds()
-            self._inflight.renewed(renewal.ids, held_until)
+            self._inflight.renewed(renewed, held_until)
         self._liveness.beat()
         self._queues_shown = queues
         self.known.set()
@@ -323,6 +322,55 @@ class LeaseRenewer:
                 row["state"], row[heartbeats.DETAILS] = run.reported
             rows.append(row)
         return rows
+
+
+CANCEL_LOOK_S = 0.75
+"""How old a run is before anyone asks whether it was cancelled, and how long between two looks."""
+
+
+class CancelWatch:
+    """A duty of the housekeeper: cancels reach the runs, and the parent that is to kill them."""
+
+    def __init__(self, parts: ChildParts) -> None:
+        self._database = parts.database
+        self._registry = parts.registry
+        self._inflight = parts.inflight
+        self._slot = parts.slot
+        self._watched = parts.identity.watched
+        self._look_at = 0.0
+        self._not_killed: set[Fence] = set()  # of which that was logged
+
+    def tell(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        runs = [run for run in self._inflight.running() if now - run.since >= CANCEL_LOOK_S]
+        if not runs:
+            self._not_killed.clear()
+            return
+        self._look_at = now + CANCEL_LOOK_S
+        with self._database.begin() as connection:
+            cancelled = find_cancelled(connection, [run.task.fence for run in runs])
+        for run in runs:
+            if run.task.task_id in cancelled:
+                run.cancelled = True
+                spec = self._registry.get(run.task.name)
+                if spec is not None and spec.cancellable:
+                    self._end(run, cancelled[run.task.task_id])
+
+    def _end(self, run: ActiveRun, kill_in_s: float | None) -> None:
+        if not run.interrupted and run.call is not None:
+            run.interrupted = run.call.interrupt()
+        if kill_in_s is None:
+            return
+        if self._watched:
+            self._slot.kill_by(run.task.run, time.monotonic() + kill_in_s)
+        elif kill_in_s <= 0 and run.task.fence not in self._not_killed:
+            self._not_killed.add(run.task.fence)
+            log.warning(
+                "task %s (%s) was cancelled and does not end. No process of this pool can be "
+                "killed alone; use prefork", run.task.task_id, run.task.name,
+            )  # fmt: skip
 
 
 class ClaimReturner:
@@ -381,22 +429,18 @@ CONTROL_ACTOR = "remote control"
 class ControlCommands:
     """A duty of the housekeeper. Every worker gets each command, so it may be done already."""
 
-    def __init__(
-        self, database: Database, mailbox: Mailbox, renew_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, database: Database, mailbox: Mailbox) -> None:
         self._database = database
         self._mailbox = mailbox
-        self._renew_soon = renew_soon
 
     def carry_out(self) -> None:
-        """Do what waits in the mailbox. A renewal then tells running tasks that were cancelled.
+        """Do what waits in the mailbox.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: one could not be done now; it waits for the next look.
         """
         if not self._mailbox.has_news():
             return
-        self._renew_soon()
         for taken, command in self._mailbox.take():
             try:
                 self._do(command)
@@ -407,9 +451,9 @@ class ControlCommands:
 
     def _do(self, command: ControlCommand) -> None:
         match command.do:
-            case Do.CANCEL:
+            case Do.REVOKE | Do.CANCEL:
                 for task_id in command.ids:
-                    self._cancel(task_id)
+                    self._cancel(task_id, command)
             case Do.PAUSE:
                 with self._database.begin() as connection:
                     changed = pause_queue(
@@ -428,9 +472,14 @@ class ControlCommands:
                         connection, leader_lease.SCAN, sum(command.ids)
                     )
 
-    def _cancel(self, task_id: int) -> None:
+    def _cancel(self, task_id: int, command: ControlCommand) -> None:
         with self._database.begin() as connection:
-            answer = cancel_task(connection, task_id, by=CONTROL_ACTOR)
+            if command.do is Do.REVOKE:
+                answer = cancel_waiting_task(connection, task_id, CONTROL_ACTOR)
+            else:
+                answer = cancel_task(
+                    connection, task_id, kill_after=command.kill_after_s, by=CONTROL_ACTOR
+                )
             over = answer is Cancelled.CANCELLED
             outlines = browse.outlines(connection, [task_id]) if over else []
         log.info("cancel task %s, as asked from outside: %s", task_id, answer)

@@ -1,8 +1,8 @@
 """The reaper: when a child is dead, its slot says which task is charged.
 
 Exactly the task that ran is charged, or those that were past their hard limits; their neighbours go
-back uncharged. Any child may reap any other of its worker, twice at the same time too: they meet at
-the fence.
+back uncharged. One that was killed because it was cancelled ends CANCELLED. Any child may reap any
+other of its worker, twice at the same time too: they meet at the fence.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tasks_app.domain.handlers.settlement import (
     VANISHED,
     settle_crash,
     settle_interrupt,
+    settle_kill,
 )
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
@@ -114,10 +115,7 @@ class Reaper:
         found.guilty.update((task.task_id, task.name) for task in guilty)
         found.innocent.update((task.task_id, task.name) for task in innocent)
         if innocent and (view.running or self._leaves):
-            with self._database.begin() as connection:
-                moved = release(connection, [t.fence for t in innocent], left=found.refused)
-            report_returned(innocent, moved, Event.RELEASE)
-            _hint(innocent, moved)
+            self._give_back(innocent, found)
         self._charge(view, guilty if view.running or self._leaves else claims, found)
         with self._database.begin() as connection:
             if any(c.task_id not in found.refused for c in claims_of(connection, view.owner)):
@@ -174,6 +172,8 @@ class Reaper:
         if past:
             beside = len(guilty) - len(past)
             back = f"; {beside} that ran beside it, uncharged" if beside else ""
+            if view.for_cancel:
+                return f"{named} was cancelled, and killed{back}"
             return f"{named} ran past the hard limit and is charged{back}"
         if not view.killed and self._is_sure(view):
             return f"{named} ran in it and is charged"
@@ -195,6 +195,9 @@ class Reaper:
             self._settle(view, charged, found)
         if not others:
             return
+        if view.for_cancel:
+            self._give_back([task for task in others if not task.at_most_once], found)
+            others = [task for task in others if task.at_most_once]
         kind = PROCESS_KILLED if view.killed else VANISHED
         with self._database.begin() as connection:
             moved = rescue_claims(
@@ -206,6 +209,12 @@ class Reaper:
                 left=found.refused,
             )
         report_returned(others, moved, Event.RESCUE, why=kind)
+
+    def _give_back(self, tasks: list[ClaimedTask], found: _Found) -> None:
+        with self._database.begin() as connection:
+            moved = release(connection, [task.fence for task in tasks], left=found.refused)
+        report_returned(tasks, moved, Event.RELEASE)
+        _hint(tasks, moved)
 
     def _settle(self, view: SlotView, charged: list[ClaimedTask], found: _Found) -> None:
         settlements = [self._verdict(view, task) for task in charged]
@@ -233,6 +242,10 @@ class Reaper:
         spec = self._registry.get(task.name)
         if self._leaves:
             return settle_interrupt(task, spec, self._rng)
+        if view.for_cancel:
+            return settle_kill(
+                task, f"Its process {view.pid} was killed, as whoever cancelled it asked for."
+            )
         return settle_crash(task, spec, self._cause(view, task.run), self._rng)
 
     @staticmethod

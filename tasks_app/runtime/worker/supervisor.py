@@ -195,6 +195,8 @@ def kill_overdue(slots: Scoreboard, silent_s: float = SILENT_S) -> list[int]:
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
         why = "ran past the hard limit" if overdue else "its housekeeper is silent"
+        if view.is_cancel(now):
+            why = "was cancelled, and its grace is over"
         tasks = [run.task_id for run in (overdue or view.running)[:MOST_NAMED]]
         log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
         if overdue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from tasks_app.locks import Locks
 from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.browse import get
@@ -94,6 +96,14 @@ ILLEGAL = [
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "ARRAY['a', NULL]"}),
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{a,b,c,d,e,f,g,h}'"}),
     ("more_limit_keys_are_valid", {"limit_key": "'k'", "more_limit_keys": "'{{a,b},{c,d}}'"}),
+    *[
+        ("locks_are_valid", {"locks": f"'{locks}'"})
+        for locks in (
+            *('"r"', '["r"]', "null", '{"other": ["r"]}', '{"exclusive": "r"}', '{"shared": [7]}'),
+            *('{"shared": [""]}', '{"counted": ["r"]}', '{"counted": {"r": 0}}'),
+            *('{"counted": {"r": 1.5}}', '{"counted": {"": 1}}', '{"handler": 1}'),
+        )
+    ],
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "now()"}),
     ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "'-infinity'"}),
     ("moments_are_readable", {"due_at": "'infinity'", "scan_at": "'infinity'"}),
@@ -190,6 +200,14 @@ def test_the_sql_door_knows_several_limit_keys(connection: Connection) -> None:
     by_hand = row_of(connection, pending_task(connection, limit_key=["bank:acme", "tenant:7"]))
     assert (row.limit_key, row.more_limit_keys) == ("bank:acme", ["tenant:7", 'region:"eu"'])
     assert (by_hand.limit_key, by_hand.more_limit_keys) == ("bank:acme", ["tenant:7"])
+
+
+def test_the_sql_door_knows_locks(connection: Connection) -> None:
+    locks = {"exclusive": ["account:7"], "shared": ["rates\n"], "counted": {"license": 3}}
+    door_id = door(connection, f"'t', locks => '{json.dumps(locks).replace(':', chr(92) + ':')}'")
+    of = Locks("account:7", ["rates\n"], {"license": 3})
+    assert row_of(connection, door_id).locks == locks
+    assert row_of(connection, pending_task(connection, locks=of)).locks == locks
 
 
 def test_the_sql_door_needs_a_name_only(connection: Connection) -> None:

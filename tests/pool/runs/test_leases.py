@@ -15,7 +15,14 @@ from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claim, fetch_payload
 from tasks_app.pool.runs.heartbeats import live_workers, prune, remove_heartbeat, write_heartbeat
-from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import (
+    find_cancelled,
+    release,
+    release_token,
+    renew,
+    rescue_claims,
+    rescue_expired,
+)
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import failed_attempts
 from tasks_app.pool.tasks.cancel import cancel
@@ -124,7 +131,7 @@ def test_a_release_may_wait(connection: Connection) -> None:
 FENCED: dict[str, Callable[[Connection, Fence], Any]] = {
     "a release": lambda c, fence: release(c, [fence]),
     "a release that waits": lambda c, fence: release(c, [fence], block=True),
-    "a renewal": lambda c, fence: renew(c, [fence], LEASE).ids,
+    "a renewal": lambda c, fence: renew(c, [fence], LEASE),
     "a rescue": lambda c, fence: rescue_claims(c, [fence], lease=LEASE, max_crashes=5),
     "a payload": fetch_payload,
     "a look": lambda c, fence: still_held(c, [fence]),
@@ -190,30 +197,42 @@ RENEWED_AT = NOON + timedelta(seconds=10)
 def test_a_renewal_pushes_the_lease(connection: Connection) -> None:
     tasks = [claimed_task(connection, now=NOON) for _ in range(3)]
     renewed = renew(connection, [t.fence for t in tasks], LEASE, now=RENEWED_AT)
-    assert renewed.ids == {t.task_id for t in tasks}
-    assert renewed.cancelled == frozenset()
+    assert renewed == {t.task_id for t in tasks}
     assert {row_of(connection, t.task_id).lease_until for t in tasks} == {RENEWED_AT + LEASE}
 
 
 def test_a_claim_that_was_given_back_is_not_renewed(connection: Connection) -> None:
     task = claimed_task(connection)
     release(connection, [task.fence])
-    assert renew(connection, [task.fence], LEASE).ids == frozenset()
+    assert renew(connection, [task.fence], LEASE) == frozenset()
     assert row_of(connection, task.task_id).lease_until is None
 
 
-def test_a_renewal_tells_whose_cancellation_was_asked_for(connection: Connection) -> None:
-    stop, go = claimed_task(connection), claimed_task(connection)
-    cancel(connection, stop.task_id)
-    renewed = renew(connection, [stop.fence, go.fence], LEASE)
-    assert renewed.ids == {stop.task_id, go.task_id}
-    assert renewed.cancelled == {stop.task_id}
+def test_a_child_finds_which_of_its_runs_to_end_and_when_to_have_them_killed(
+    connection: Connection,
+) -> None:
+    stop, kill, go, other = (claimed_task(connection, now=NOON) for _ in range(4))
+    for task in (stop, other):
+        cancel(connection, task.task_id, now=NOON)
+    for after_s in (9, 5, 7, None):  # the soonest counts
+        after = None if after_s is None else timedelta(seconds=after_s)
+        cancel(connection, kill.task_id, kill_after=after, now=NOON)
+    fences = [stop.fence, kill.fence, go.fence, other.fence._replace(attempt=9)]
+    found = find_cancelled(connection, fences, now=NOON + timedelta(seconds=1))
+    assert found == {stop.task_id: None, kill.task_id: 4.0}
+
+
+def test_a_cancel_of_what_waits_alone_lets_a_run_go_on(connection: Connection) -> None:
+    waits, runs = pending_task(connection), claimed_task(connection)
+    answers = [cancel(connection, int(i), only_waiting=True) for i in (waits, runs.task_id)]
+    assert answers == ["cancelled", "running"]
+    assert find_cancelled(connection, [runs.fence]) == {}
 
 
 def test_a_lease_that_ran_out_unnoticed_may_still_be_renewed(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
     renewed = renew(connection, [task.fence], LEASE, now=NOON + timedelta(hours=1))
-    assert renewed.ids == {task.task_id}
+    assert renewed == {task.task_id}
 
 
 def test_other_claims_of_the_same_owner_are_not_renewed(connection: Connection) -> None:
@@ -223,7 +242,7 @@ def test_other_claims_of_the_same_owner_are_not_renewed(connection: Connection) 
 
 
 def test_nothing_to_renew_is_no_error(connection: Connection) -> None:
-    assert renew(connection, [], LEASE).ids == frozenset()
+    assert renew(connection, [], LEASE) == frozenset()
 
 
 OVER = NOON + LEASE + timedelta(microseconds=1)

@@ -17,7 +17,14 @@ from tasks_app.pool.dispatch.scan import find_due
 from tasks_app.pool.dispatch.set_aside import park_tasks, sweep
 from tasks_app.pool.flow_control.queue_settings import pause, resume
 from tasks_app.pool.runs.claim import Claims, claim, claim_next
-from tasks_app.pool.runs.leases import release, release_token, renew, rescue_claims, rescue_expired
+from tasks_app.pool.runs.leases import (
+    find_cancelled,
+    release,
+    release_token,
+    renew,
+    rescue_claims,
+    rescue_expired,
+)
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.amend import amend, replace_payload
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
@@ -155,13 +162,14 @@ def buries(connection: Connection, task: ClaimedTask) -> dict[int, State]:
 
 
 def renews(connection: Connection, task: ClaimedTask) -> frozenset[int]:
-    return renew(connection, [task.fence], LEASE).ids
+    return renew(connection, [task.fence], LEASE)
 
 
 def hears(connection: Connection, task: ClaimedTask) -> tuple[list[str], list[str]]:
-    """Of a renewal and, if there is one, of a cancel."""
-    heard = renew(connection, [task.fence], LEASE)
-    return plain(heard.ids, task.task_id), plain(heard.cancelled, task.task_id)
+    """Renew, and look for a cancel."""
+    renewed = renew(connection, [task.fence], LEASE)
+    found = frozenset(find_cancelled(connection, [task.fence]))
+    return plain(renewed, task.task_id), plain(found, task.task_id)
 
 
 def releases(connection: Connection, task: ClaimedTask) -> dict[int, State]:
@@ -403,7 +411,7 @@ PASSES: dict[str, Passes] = {
     "a settle, then a renewal": Passes(claimed_task, succeeds, renews, [], []),
     "a renewal, then a rescue": Passes(over, renews, rescues, {}, {}),
     "a rescue, then a renewal": Passes(over, rescues, renews, [], [], "pending PENDING, 1 crashes"),
-    "a cancel, then a renewal hears of it": Passes(
+    "a cancel, then a renewal, and a look that finds it": Passes(
         claimed_task, cancels, hears, ([], []), (["it"], ["it"])
     ),
     "a claim, then a sweep": Passes(pending_task, both(claims, disables), sweeps, {}, {}),
@@ -610,7 +618,7 @@ def test_after_a_rescue_and_a_second_run_only_the_newest_can_write(pair: Pair) -
     newest = committed(a, claimed_task, stale.task_id)
     assert settle_one(b, ending(stale)) is None
     assert release(b, [stale.fence]).keys() == set()
-    assert renew(b, [stale.fence], LEASE).ids == frozenset()
+    assert renew(b, [stale.fence], LEASE) == frozenset()
     assert settle_one(b, ending(newest)) is State.SUCCEEDED
 
 
@@ -638,7 +646,7 @@ def test_a_settle_is_open_then_the_renewal_passes_by(pair: Pair) -> None:
     settling, other = (committed(a, claimed_task) for _ in range(2))
     settle_one(a, ending(settling))
     renewed = renew(b, [settling.fence, other.fence], LEASE)
-    assert renewed.ids == {other.task_id}
+    assert renewed == {other.task_id}
 
 
 @pytest.mark.parametrize("event", [Event.SUCCEED, Event.RETRY])
@@ -647,7 +655,7 @@ def test_a_settle_commits_then_the_renewal_changes_nothing(pair: Pair, event: Ev
     task = committed(a, claimed_task)
     committed(a, settle_one, ending(task, event))
     before = row_of(a, task.task_id)
-    assert renew(b, [task.fence], LEASE).ids == frozenset()
+    assert renew(b, [task.fence], LEASE) == frozenset()
     assert row_of(b, task.task_id) == before
 
 

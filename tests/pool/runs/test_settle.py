@@ -183,6 +183,7 @@ def test_a_finished_row_keeps_all_that_it_was(connection: Connection, settle, ta
         "outages",
         "outage_since",
         "waits_for",
+        "kill_at",
     }
     assert set(before) - gone == set(after) - outcome
     assert {k: after[k] for k in after if k not in outcome | changed} == {

@@ -50,6 +50,7 @@ CLEAN = "; ".join(
     for table in (
         *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit"),
         *("breaker_held", "breaker", "queue_window", "queue", "worker", "pace"),
+        *("lock_wait", "lock_part", "lock_holder", "lock"),
     )
 )
 ROWS = text("SELECT p.*, p.due_at <= :now AS is_due FROM task_pending p ORDER BY p.id")
@@ -62,9 +63,11 @@ MANY = 1_000
 
 
 def gates_of(row: Any) -> list[tuple[str, str]]:
-    """What limits may be of; the row alone says so."""
+    """What limits may be of, and its locks; the row alone says so."""
     keys = [row.limit_key, *(row.more_limit_keys or ())]
-    return [("queue", row.queue), ("name", row.name), *(("key", key) for key in keys)]
+    locks = (row.locks or {}).get("exclusive", ())
+    known = [("queue", row.queue), ("name", row.name), *(("key", key) for key in keys)]
+    return [*known, *(("lock", name) for name in locks)]
 
 
 class Crowds(RuleBasedStateMachine):
@@ -131,6 +134,7 @@ class Crowds(RuleBasedStateMachine):
         number = Counter(gate for row in running for gate in gates_of(row))
         for gate in {gate for row in running if row.id in began for gate in gates_of(row)}:
             assert number[gate] <= self.limits.get(gate, number[gate]), gate
+        self.tally["locked"] += sum(row.id in began and row.locks is not None for row in running)
         self.tally["by several keys"] += sum(
             row.id in began and row.more_limit_keys is not None for row in running
         )
@@ -154,6 +158,7 @@ class Crowds(RuleBasedStateMachine):
             read = connection.exec_driver_sql
             self.paused, self.broken = set(read(PAUSED).scalars()), set(read(BROKEN).scalars())
             self.limits = {(kind, target): most for kind, target, most in read(LIMITS)}
+            self.limits |= {("lock", name): 1 for name in "xy"}
             self.bucket = read(BUCKET).one_or_none()
             self.blockers = dict(read(BLOCKERS).all())
             return list(connection.execute(ROWS, {"now": self.now}))
@@ -204,6 +209,7 @@ tasks = st.fixed_dictionaries(
         "priority": st.sampled_from((5, 5, 0)),
         "order_key": st.sampled_from((None, None, None, "o", "p")),
         "limit_key": st.sampled_from((None, "l", "l", "m", ["l", "m"], ["k", "l"], ["l", "k"])),
+        "locks": st.sampled_from((None, None, None, None, "x", "y")),
         "expires": st.sampled_from((None, None, None, None, 3, 40)),
         "delay": st.sampled_from((None, None, None, 3)),
         "skips": st.booleans(),

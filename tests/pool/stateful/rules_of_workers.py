@@ -20,7 +20,7 @@ from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import capacities_of, lock_buckets
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.runs.claim import Claimer, claim, claim_next, claims_of, still_pending
-from tasks_app.pool.runs.leases import Renewed, release, release_token, renew
+from tasks_app.pool.runs.leases import release, release_token, renew
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.pool.tasks.amend import replace_payload
 from tasks_app.runtime.flow_control.admission import let_pass
@@ -247,8 +247,7 @@ class Workers(Producers):
 
         def foresee(view: View, _: Any) -> Expected:
             expected = runs.each_held(view, fences, lambda row: row.but(lease_until=now + LEASE))
-            told = [row.id for row in expected.answer.values() if row.cancel_requested_at]
-            expected.answer = Renewed(frozenset(expected.answer), frozenset(told))
+            expected.answer = frozenset(expected.answer)
             return expected
 
         self.do(seat, lambda c: renew(c, fences, LEASE, now=now), foresee)

@@ -253,21 +253,26 @@ def test_a_line_is_gone_with_what_was_rolled_back(engine: Engine) -> None:
 
 
 def test_remote_control_is_noted(bench: Bench, tmp_path: Any) -> None:
-    task_id = bench.create()
+    task_id, running = bench.create(), bench.do(claimed_task).task_id
     mailbox = Mailbox.beside(tmp_path / "slots")
     for command in (
-        ControlCommand(Do.CANCEL, ids=(int(task_id),)),
+        ControlCommand(Do.REVOKE, ids=(int(task_id),)),
+        ControlCommand(Do.CANCEL, ids=(int(running),), kill_after_s=5),
         ControlCommand(Do.PAUSE, queue="q"),
     ):
         mailbox.leave(command)
 
     database = Database(bench.url)
-    ControlCommands(database, mailbox, lambda: None).carry_out()
+    ControlCommands(database, mailbox).carry_out()
     database.dispose()
 
     with bench.engine.connect() as connection:
-        noted = {(line.action, line.who) for line in audit.find(connection)}
-    assert noted == {("cancel", "remote control"), ("pause", "remote control")}
+        lines = audit.find(connection)
+    assert {(line.action, line.who) for line in lines} == {
+        ("cancel", "remote control"),
+        ("pause", "remote control"),
+    }
+    assert [line.what for line in lines if line.ids == [running]] == [{"kill_after": "5s"}]
 
 
 def test_a_prune_is_noted_before_and_after(bench: Bench) -> None:

@@ -179,7 +179,7 @@ def test_the_limit_of_one_does_not_touch_its_neighbours(bench: Bench) -> None:
 def test_who_is_cancelled_learns_of_it_while_others_go_on(bench: Bench) -> None:
     from tasks_app import cancel_task
 
-    @bench.handler()
+    @bench.handler(cancellable=False)
     async def h(ctx: Any) -> str:
         bench.runs.append(ctx.task_id)
         if ctx.task_id == ids[0]:

@@ -169,7 +169,7 @@ def test_many_locked_members_do_not_keep_the_housekeeper_from_renewing(bench: Be
 
 
 def test_a_running_task_hears_that_it_shall_stop_and_may_still_succeed(bench: Bench) -> None:
-    @bench.handler()
+    @bench.handler(cancellable=False)
     def h(ctx: Any) -> str:
         bench.runs.append(ctx.cancelled)
         until(lambda: ctx.cancelled)
@@ -198,7 +198,8 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     until(lambda: bench.runs)
     bench.do(cancel_task, task_id)
     thread.join(10)
-    assert (bench.state(task_id), bench.runs) == ("CANCELLED", [1])
+    until(lambda: bench.state(task_id) == "CANCELLED", 5)  # a renewal may hold its row
+    assert bench.runs == [1]
 
 
 def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench: Bench) -> None:

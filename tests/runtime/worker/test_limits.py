@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
 
+from tasks_app import TaskCancelledError, cancel_task
 from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime import scoreboard
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.worker import supervisor
+from tasks_app.runtime.worker import housekeeper, supervisor
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.clock import until
@@ -127,12 +130,18 @@ NOBODY = 2**22 + 1
 LIMIT_S = 3.0
 
 
-def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[ClaimedTask]) -> None:
-    """Leave the slot of a child that its parent killed, as these were past their limits."""
+def killed_at_a_limit(
+    bench: Bench, past: list[ClaimedTask], others: list[ClaimedTask], cancelled: int = 0
+) -> None:
+    """Leave the slot of a child that its parent killed, as these were past their limits.
+
+    Of the first ``cancelled`` a cancel asked for it.
+    """
     now = time.monotonic()
     runs = [(task.run, now - LIMIT_S) for task in past] + [(task.run, now) for task in others]
     for place, (run, since) in enumerate(runs):
-        entry = scoreboard.RUN.pack(*run, since, since + LIMIT_S)
+        sign = -1 if place < cancelled else 1
+        entry = scoreboard.RUN.pack(*run, since, sign * (since + LIMIT_S))
         bench.slots.write(scoreboard.run_offset(0, place), entry)
     head = scoreboard.HEAD.pack(NOBODY, 1.0, b"dead", now, 0.0, len(runs), 0, 0, 0)
     bench.slots.write(scoreboard.head_offset(0), head)
@@ -140,9 +149,9 @@ def killed_at_a_limit(bench: Bench, past: list[ClaimedTask], others: list[Claime
     bench.slots.note_kill(view, now)
 
 
-def claimed(bench: Bench, number: int, **options: object) -> list[ClaimedTask]:
-    ids = [bench.create(**options) for _ in range(number)]
-    return bench.do(claim, ids, claimer(owner="dead"), uuid4())
+def claimed(bench: Bench, number: int, name: str = "t") -> list[ClaimedTask]:
+    ids = [bench.create(name) for _ in range(number)]
+    return bench.do(claim, ids, claimer(name, owner="dead", at_most_once=name == "once"), uuid4())
 
 
 def reap(bench: Bench) -> None:
@@ -171,6 +180,78 @@ def test_who_was_past_the_hard_limit_is_charged_and_who_ran_beside_it_is_not(
     assert (rescued.event, rescued.kind) == ("rescue", "process killed")
     assert f"task {slow.task_id} (t) ran past the hard limit and is charged" in caplog.text
     assert bench.slots.occupied() == []
+
+
+def test_a_kill_for_a_cancel_charges_nobody(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """But of one that may run once nobody knows what it did."""
+    bench.succeeding(retry="1h,1h")
+    bench.succeeding("once", at_most_once=True)
+    (stubborn, beside), (once,) = claimed(bench, 2), claimed(bench, 1, name="once")
+    bench.do(cancel_task, stubborn.task_id, kill_after="0s")
+    killed_at_a_limit(bench, [stubborn], [beside, once], cancelled=1)
+
+    reap(bench)
+
+    assert charges(bench, [stubborn, beside]) == [("CANCELLED", 0, 0), ("PENDING", 0, 0)]
+    assert bench.error(stubborn.task_id).endswith(" was killed, as whoever cancelled it asked for.")
+    assert bench.attempts(beside.task_id) == []
+    assert bench.error(once.task_id).startswith("outcome unknown: ")
+    assert f"task {stubborn.task_id} (t) was cancelled, and killed; 2 that ran" in caplog.text
+
+
+def test_a_kill_for_a_cancel_and_a_hard_limit_is_one_for_the_limit(bench: Bench) -> None:
+    bench.succeeding(retry="1h,1h")
+    stubborn, slow, beside = claimed(bench, 3)
+    bench.do(cancel_task, stubborn.task_id, kill_after="0s")
+    killed_at_a_limit(bench, [stubborn, slow], [beside], cancelled=1)
+
+    reap(bench)
+
+    ends = [("CANCELLED", 1, 0), ("PENDING", 1, 0), ("PENDING", 0, 1)]
+    assert charges(bench, [stubborn, slow, beside]) == ends
+
+
+def test_the_child_has_its_parent_kill_what_does_not_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its housekeeper shortens the limit of that run alone, and says so once."""
+    monkeypatch.setattr(housekeeper, "CANCEL_LOOK_S", 0.0)
+
+    @bench.handler(hard_timeout="1h")
+    def h(ctx: Any) -> None:
+        with suppress(TaskCancelledError):
+            bench.runs.append(ctx.task_id)
+            until(lambda: False, 20)
+        until(lambda: bench.slots.occupied()[0].limits[0][1] < 0, 5)
+        (view,) = bench.slots.occupied()
+        bench.runs.append((view.kill_at - time.monotonic(), view.is_cancel(view.kill_at)))
+
+    task_id, child = bench.create(), bench.child(start=False)
+    child.housekeeper.cancels._watched = True
+    child.start()
+    running = bench.beside(child.execute, [task_id])
+    until(lambda: bench.runs, 10)
+    bench.do(cancel_task, task_id, kill_after="1m")
+    running.join(30)
+    (left_s, is_cancel) = bench.runs[1]
+    assert 50 < left_s < 60
+    assert is_cancel
+
+
+def test_a_pool_that_can_kill_no_child_says_so_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(housekeeper, "CANCEL_LOOK_S", 0.0)
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        with suppress(TaskCancelledError):
+            bench.do(cancel_task, ctx.task_id, kill_after="0s")
+            until(lambda: False, 20)
+        until(lambda: "use prefork" in caplog.text, 5)
+
+    assert bench.state(bench.execute_one()) == "SUCCEEDED"
+    assert caplog.text.count("was cancelled and does not end") == 1
 
 
 def test_who_ran_alone_at_the_end_is_not_charged_for_one_that_ended_meanwhile(bench: Bench) -> None:
