@@ -295,7 +295,8 @@ class TestRunning:
         cancel.cancel(healthy, task.task_id, now=NOON)
         said = ask(healthy, task.task_id).findings
         assert [f.subject for f in said] == ["cancel requested", "running"]
-        assert not [f.advice for f in said if "tasks-app cancel" in f.advice]
+        assert said[0].advice.endswith(f"tasks-app cancel {task.task_id} --kill-after 0s")
+        assert "tasks-app cancel" not in said[1].advice  # again, without a kill
 
     def test_silent(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
