@@ -60,15 +60,16 @@ class StackReport:
 
 
 def stacks(running: list[ActiveRun], async_pool: AsyncPool) -> str:
-    """Return the stacks of all threads but this one, and of the coroutines of the event loop."""
+    """Return the stacks of all threads but this one, those that run tasks first, and coroutines."""
     by_thread = {run.thread.ident: run for run in running if run.in_loop is None}
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
+    found = sorted(sys._current_frames().items(), key=lambda at: at[0] not in by_thread)  # noqa: SLF001  documented
     parts = [
         _part(
             f"thread {names.get(ident, ident)}", by_thread.get(ident), traceback.walk_stack(frame)
         )
-        for ident, frame in sys._current_frames().items()  # noqa: SLF001  documented
+        for ident, frame in found
         if ident != own
     ]
     coroutines = async_pool.coroutines()

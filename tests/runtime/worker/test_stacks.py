@@ -65,6 +65,7 @@ def test_an_operator_elsewhere_reads_what_each_thread_and_coroutine_does(
     said = answer(bench)
 
     plain, waits = (f" runs task {busy[name]} ({name})" for name in ("plain", "coroutine"))
+    assert said.index(plain) < said.index("\nthread ")  # who looks wants those that run tasks
     assert "in plain\n    assert go_on.wait(30), card" in part(said, plain)
     assert "in coroutine\n    await asyncio.gather" in part(said, waits)
     assert "in waits_within" in part(said, "coroutine busy.<locals>.waits_within")
