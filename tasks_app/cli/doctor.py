@@ -76,13 +76,13 @@ def stacks(worker: str, *, json_: bool) -> None:
     """
     with transaction() as connection:
         asked = ask_stacks.run(connection, None, Asked(worker), caller())
-    if not asked.changed:
+    if not asked.changed and not json_:
         output.refuse(asked.text)
     ends = time.monotonic() + ANSWER_PATIENCE_S
     while True:
         with transaction() as connection:
             found = heartbeats.read_stacks(connection, worker)
-        found = [each for each in found if each.owner in asked.fields]
+        found = [each for each in found if each.owner in (asked.fields or ())]
         silent = [each.owner for each in found if each.stacks is None]
         if not silent or time.monotonic() > ends:
             break
@@ -92,7 +92,7 @@ def stacks(worker: str, *, json_: bool) -> None:
     else:
         for each in found:
             click.echo(f"{each.owner}\n{printable(each.stacks or 'It has not answered.')}\n")
-    sys.exit(EXIT_NO if silent else 0)
+    sys.exit(EXIT_NO if silent or not found else 0)
 
 
 def _examine() -> list[Finding]:

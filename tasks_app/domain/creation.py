@@ -298,10 +298,17 @@ def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, An
         order_skips=order_policy == OrderPolicy.SKIPS or None,
         strict_order=checks.read_boolean(options, "strict_order", default=False),
         fair_key=checks.read_key(options, "fair_key"),
-        locks=json.dumps(stored_locks(options["locks"])) if "locks" in options else None,
+        locks=_locks(options["locks"]) if "locks" in options else None,
         rule=_rule(options, delay),
         encrypted=spec is not None and spec.encrypted,
     )
+
+
+def _locks(given: Any) -> str:
+    try:
+        return json.dumps(stored_locks(given))
+    except InvalidTaskError as error:
+        raise error.at("options") from None
 
 
 def _check_timeouts(options: Mapping[str, Any], spec: HandlerSpec | None) -> None:

@@ -15,6 +15,7 @@ from tasks_app.dashboard.app import ROUTES
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.circuit_breakers import synchronise
+from tasks_app.pool.runs.heartbeats import write_heartbeat
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.batch.conftest import bench, yard
@@ -338,3 +339,14 @@ def test_a_flow_runs_again_with_another_payload_and_is_undone(page: Page, engine
     expect(page.get_by_text("0 steps will be undone.")).to_be_visible()
     assert one(engine, "SELECT payload ->> 'order' FROM task_all WHERE name = 'pay'") == "8"
     assert acted(engine)[:2] == ["edit", "requeue"]
+
+
+@posts("/workers/stacks")
+def test_a_worker_is_asked_for_its_stacks(page: Page, engine: Engine) -> None:
+    with engine.begin() as connection:
+        write_heartbeat(connection, owner="w:1", node="w", queues=["default"], handlers=["t"])
+    page.goto("/workers")
+    page.get_by_role("button", name="Stacks").click()
+    expect(page.get_by_text("has not answered")).to_be_visible()
+    assert one(engine, "SELECT asks FROM task_worker") is True
+    assert acted(engine) == ["stacks"]

@@ -17,7 +17,7 @@ PAGE = text_of("docs/from/own-tables.md")
 SQL = dict(
     re.findall(
         r"^-- ((?:common|whole|left|rename|redirect|move|failed)(?: \w+)?)\n(.*?)(?=^-- [a-z]|\Z)",
-        "".join(blocks(PAGE, "sql")),
+        "".join(blocks(PAGE, "postgresql")),
         re.DOTALL | re.MULTILINE,
     )
 )
