@@ -151,7 +151,9 @@ def _engine(_process: int) -> Engine:
 
 
 def _find(connection: Connection, given: str) -> Task | None:
-    if not given.isdecimal():
+    if not (given.isascii() and given.isdecimal()):
+        if "\0" in given:  # which no row has
+            return None
         found = id_of_call(connection, given)
         return None if found is None else get_task(connection, found)
     return get_task(connection, int(given)) if int(given) <= _LARGEST_ID else None

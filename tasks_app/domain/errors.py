@@ -190,8 +190,12 @@ class HandlerTimeoutError(TasksError, TimeoutError):
         super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")
 
 
-class TaskCancelledError(TasksError):
-    """The task was cancelled while its handler runs. Raised inside it, unless it is async."""
+class TaskCancelledError(BaseException):
+    """The task was cancelled while its handler runs. Raised inside it, unless it is async.
+
+    As asyncio's, it is no Exception: it is raised anywhere in the handler's calls, and what they
+    swallow, such as an error while a line is logged, would swallow the cancel.
+    """
 
     def __init__(self, reason: str = "The task was cancelled while it ran.") -> None:
         super().__init__(reason)

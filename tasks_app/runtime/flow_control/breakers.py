@@ -12,7 +12,6 @@ from typing import TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from tasks_app.domain.errors import TaskCancelledError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode, BreakerState
 from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
 from tasks_app.domain.handlers.settlement import is_outage
@@ -112,9 +111,7 @@ def is_dependency_failure(spec: HandlerSpec, error: BaseException) -> bool:
     if is_outage(spec, error):
         return True
     declares = Reaction.OUTAGE in spec.on_error.values()
-    if declares or not isinstance(error, Exception):
-        return False
-    return not isinstance(error, Outcome | TaskCancelledError)
+    return not declares and isinstance(error, Exception) and not isinstance(error, Outcome)
 
 
 class DependencyReport:

@@ -80,7 +80,7 @@ def make_interruptible(raw: psycopg.Connection[Any]) -> None:
             return wait(raw, by_bytecode(gen), *arguments, **options)
         except psycopg.Error:
             raise
-        except Exception:
+        except BaseException:
             end_statement(raw)
             raise
 
@@ -102,7 +102,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
             if not isinstance(error, errors.InFailedSqlTransaction):  # which comes behind another
                 self._broken_by = error.diag.message_primary or self._broken_by
             raise
-        except Exception:  # a limit or a cancel was raised in here
+        except BaseException:  # a limit or a cancel was raised in here
             self.end_statement()
             raise
         finally:

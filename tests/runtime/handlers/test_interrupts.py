@@ -41,6 +41,15 @@ def busy(ctx: Any) -> None:
         pass
 
 
+def busy_with_what_swallows_exceptions(ctx: Any) -> None:
+    """As logging does with what a handler of it raises, and SQLAlchemy's pool."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        with suppress(Exception):
+            while time.monotonic() < ends:
+                pass
+
+
 def blocked(ctx: Any) -> None:
     threading.Event().wait(LONG_S)
 
@@ -100,7 +109,11 @@ def noting(bench: Bench, function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 @pytest.mark.parametrize(
-    "function", [busy, blocked, in_a_statement, on_the_connection, behind_a_commit]
+    "function",
+    [
+        *(busy, busy_with_what_swallows_exceptions, blocked, in_a_statement),
+        *(on_the_connection, behind_a_commit),
+    ],
 )
 def test_a_plain_handler_of_the_main_thread_is_interrupted(
     bench: Bench, function: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
