@@ -25,7 +25,7 @@ class InvalidTaskError(TasksError, ValueError):
 
     def at(self, outer: str) -> InvalidTaskError:
         """Return the same error with ``outer`` in front of its path."""
-        return InvalidTaskError(f"{outer}.{self.path}", self._problem, self._allowed)
+        return type(self)(f"{outer}.{self.path}", self._problem, self._allowed)
 
 
 class InvalidConnectionError(TasksError, TypeError):
