@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -192,14 +193,16 @@ def test_as_process_1_it_reaps_what_handlers_left(bench: Bench, start: Work, log
 @needs_namespaces
 def test_as_process_1_it_ends_when_it_is_asked_while_it_starts(start: Work) -> None:
     """The kernel keeps from process 1 what it does not handle."""
-    silent = {"TASKS_APP_DATABASE_URL": "postgresql://nobody@192.0.2.1/none"}
-    shell = start("-c", "1", before=("unshare", "--pid", "--fork", "--mount-proc"), more=silent)
-    until(lambda: psutil.Process(shell.pid).children(), 30)
-    (first,) = psutil.Process(shell.pid).children()
-    status, term = Path(f"/proc/{first.pid}/status"), 1 << (signal.SIGTERM - 1)
-    until(lambda: int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & term, 30)
-    first.send_signal(signal.SIGTERM)
-    assert shell.wait(5) == 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and says nothing
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        more = {"TASKS_APP_DATABASE_URL": url}
+        shell = start("-c", "1", before=("unshare", "--pid", "--fork", "--mount-proc"), more=more)
+        until(lambda: psutil.Process(shell.pid).children(), 30)
+        (first,) = psutil.Process(shell.pid).children()
+        status, term = Path(f"/proc/{first.pid}/status"), 1 << (signal.SIGTERM - 1)
+        until(lambda: int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & term, 30)
+        first.send_signal(signal.SIGTERM)
+        assert shell.wait(5) == 0
 
 
 def test_sigusr1_ends_nobody_and_logs_stacks(bench: Bench, start: Work, log: Path) -> None:
