@@ -72,7 +72,8 @@ def stacks(worker: str, *, json_: bool) -> None:
     """Print what each thread and coroutine of workers does now.
 
     Files, lines and functions, with the task that each runs; never values. It asks through the
-    database, so that it works from anywhere; they log it, too. Exit 1: a child did not answer.
+    database, so that it works from anywhere; they log it, too. Exit 1: none is there, or one
+    did not answer.
     """
     with transaction() as connection:
         asked = ask_stacks.run(connection, None, Asked(worker), caller())

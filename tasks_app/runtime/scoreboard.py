@@ -157,7 +157,7 @@ class Scoreboard:
     def write(self, at: int, record: bytes) -> None:
         self._map[at : at + len(record)] = record
 
-    def hurry(self, at: int, kill_at: float) -> None:
+    def shorten_limit(self, at: int, kill_at: float) -> None:
         task_id, attempt, since, before = RUN.unpack_from(self._view, at)
         if kill_at < abs(before):
             self.write(at, RUN.pack(task_id, attempt, since, -kill_at))
@@ -310,7 +310,7 @@ class Slot:
         with self._lock:
             place = self._places.get(run)
             if place is not None and not self._left:
-                self._file.hurry(run_offset(self._index, place), instant)
+                self._file.shorten_limit(run_offset(self._index, place), instant)
 
     def finish(self, run: Run) -> None:
         """Take the task off: its outcome is collected, or its settle was answered."""

@@ -299,11 +299,11 @@ def claim_next(
 
 def values_of(claimer: Claimer, token: UUID, *, all_names: bool = False) -> dict[str, Any]:
     lease = {"lease": claimer.lease, "owner": claimer.owner, "token": token}
-    return {"handlers": _handlers(claimer, all_names), **lease}
+    return {"handlers": _handlers(claimer, all_names=all_names), **lease}
 
 
 @lru_cache(maxsize=8)
-def _handlers(claimer: Claimer, all_names: bool) -> str:  # noqa: FBT001
+def _handlers(claimer: Claimer, *, all_names: bool) -> str:
     policies = zip(claimer.max_attempts, claimer.at_most_once, strict=True)
     known = zip(claimer.names, policies, strict=True)
     return json.dumps({n: p for n, p in known if all_names or n not in claimer.locking})

@@ -89,7 +89,7 @@ def ask_stacks(connection: Connection, worker: str, *, now: Clock = None) -> lis
 
 
 def take_stacks_asked(connection: Connection, owners: Sequence[str]) -> bool:
-    """Tell whether somebody asks one of these children; he is not seen again."""
+    """Tell whether somebody has asked one of these children, and clear the request."""
     found = connection.execute(_TAKE_STACKS_ASKED, {"owners": list(owners)})
     return found.first() is not None
 

@@ -66,7 +66,7 @@ class LoadGates:
     def switch(self) -> None:
         with self._database.single() as connection:
             names = load_gates_in_use(connection)
-        open_gates = [name for name in names if self._says_yes(name)]
+        open_gates = [name for name in names if self._is_open(name)]
         with self._database.single() as connection:
             changed = update_load_gates(connection, open_gates)
         for queue, why in changed.items():
@@ -75,7 +75,7 @@ class LoadGates:
                 "the gate of queue %s is %s", queue, reasons.get(why, f"shut: others are {why}")
             )
 
-    def _says_yes(self, name: str) -> bool:
+    def _is_open(self, name: str) -> bool:
         try:
             if name not in LOAD_GATES:
                 load_handlers(self._modules)  # beat has not done so

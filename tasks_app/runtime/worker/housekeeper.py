@@ -97,12 +97,12 @@ class Housekeeper:
             executor.fetcher.prepare_statements,
             self._run_times.report,
             self._commands.carry_out,
-            self.cancels.tell,
+            self.cancels.interrupt_cancelled,
             executor.async_pool.warn_if_blocked,
             executor.dependencies.tell,
             executor.runner.locks.renewals.renew_locks,
             ATTEMPTS.tell,
-            StackReport(parts, executor.async_pool).tell,
+            StackReport(parts, executor.async_pool).report_stacks,
             self.renewer.renew,
         )
         """Done in every round, so they must be cheap when idle."""
@@ -340,7 +340,7 @@ class CancelWatch:
         self._look_at = 0.0
         self._not_killed: set[Fence] = set()  # of which that was logged
 
-    def tell(self) -> None:
+    def interrupt_cancelled(self) -> None:
         now = time.monotonic()
         if now < self._look_at:
             return

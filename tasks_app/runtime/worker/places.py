@@ -1,4 +1,4 @@
-"""The children of ``tasks-app work`` as their parent sees them: started, replaced, and buried."""
+"""The children of ``tasks-app work`` as their parent sees them: started, replaced and reaped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place:
         self._start_at: float | None = None
         self._child = subprocess.Popen(self._command, env=self._environment)  # noqa: S603
 
-    def look(self, slots: Scoreboard) -> bool:
+    def replace_if_dead(self, slots: Scoreboard) -> bool:
         """Replace the child if it has died before its time; tell whether one lives or will."""
         self._retired = [child for child in self._retired if child.poll() is None]
         if self.status is None and self._start_at is not None:

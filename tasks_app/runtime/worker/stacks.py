@@ -41,7 +41,7 @@ class StackReport:
         self._async_pool = async_pool
         self._answered = self._slot.stacks_asked
 
-    def tell(self) -> None:
+    def report_stacks(self) -> None:
         """Log the stacks, and leave them where the dashboard and `tasks-app stacks` find them."""
         now = time.monotonic()
         if now >= self._slot.look_at:

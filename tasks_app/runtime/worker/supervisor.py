@@ -68,7 +68,7 @@ def supervise(
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
         look_at, leaves_at, orphans = 0.0, float("inf"), OrphanReaper()
-        while sum(place.look(slots) for place in places):  # each has to look
+        while sum([place.replace_if_dead(slots) for place in places]):
             now = time.monotonic()
             if slots.runs and (retiring := slots.retiring()):
                 for place in places:

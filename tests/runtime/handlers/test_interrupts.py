@@ -329,7 +329,7 @@ def test_a_cancel_that_meets_a_commit(
 
     def look_and_let_go() -> None:
         until(lambda: bench.sql(WAITING) == 1, 5, "a COMMIT that waits")
-        child.housekeeper.cancels.tell()
+        child.housekeeper.cancels.interrupt_cancelled()
         holder.rollback()
 
     task_id, child = bench.create(), bench.child(start=False)
