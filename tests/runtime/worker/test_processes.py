@@ -153,13 +153,12 @@ def test_what_a_handler_left_does_not_keep_a_worker_beyond_its_grace(
 
 @pytest.mark.parametrize("what", LEFT)
 def test_nor_a_process_that_is_recycled(bench: Bench, start: Work, what: str) -> None:
-    left = bench.create("leaves", {"what": what})
     parent = start("-c", "1", "--max-tasks", "1")
-    until(lambda: bench.state(left) == "SUCCEEDED", 60)
+    until(lambda: psutil.Process(parent.pid).children(), 60)
     (first,) = psutil.Process(parent.pid).children()
-    after = bench.create("pid")
+    ids = [bench.create("leaves", {"what": what}), bench.create("pid")]
 
-    until(lambda: bench.state(after) == "SUCCEEDED", 15)
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 2, 60)
 
     assert psutil.wait_procs([first], 15)[1] == []
 
