@@ -301,9 +301,7 @@ def test_items_do_not_run_again_alone_and_a_map_waits_for_them(bench: Bench, tol
         rerun_flow(connection, created.id, "list")
 
 
-def test_an_item_that_was_cancelled_unneeded_is_counted_back(
-    bench: Bench, told
-) -> None:
+def test_an_item_that_was_cancelled_unneeded_is_counted_back(bench: Bench, told) -> None:
     created = made(bench, mapped(delay="1h"), on_failure="cancel")
     bench.drain()
     steps = steps_of(bench, created)
