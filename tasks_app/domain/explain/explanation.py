@@ -39,7 +39,8 @@ _ENDINGS = {
     State.EXPIRED: "It expired",
 }
 _OF_ROW = (
-    *("name", "queue", "state", "priority", "attempt", "failures", "max_attempts", "crashes"),
+    *("name", "queue", "state", "priority", "weight"),
+    *("attempt", "failures", "max_attempts", "crashes"),
     *("created_at", "due_at", "scan_at", "expires_at", "started_at", "lease_until", "owner"),
     *("cancel_requested_at", "finished_at"),
 )

@@ -54,6 +54,7 @@ class StoredRow:
     limit_key: str | None
     locks: dict[str, Any] | None
     more_limit_keys: list[str] | None
+    weight: int | None
     outages: int | None  # uncharged attempts that met something that was down
     outage_since: datetime | None
     own_date: datetime | None  # when it is due if it is not held

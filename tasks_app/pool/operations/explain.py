@@ -124,7 +124,7 @@ def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> Tas
     shut = [
         model.ReachedLimit(limit, gate.key, room.running)
         for gate, room in rooms.items()
-        if room.free < 1 and (limit := limits.of(gate)) is not None
+        if room.open < 1 and (limit := limits.of(gate)) is not None
     ]
     turn = None
     if row.order_key is not None:
