@@ -333,23 +333,27 @@ def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
     return warn("parked", fact, "Fix that, if it is not fixed yet: then it starts by itself.")
 
 
+IN_LINE = "in line"
+
+
 def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
-    if facts.ahead is None or facts.refused_since or facts.no_leader:
+    line = facts.line
+    if line is None or facts.refused_since or facts.no_leader:
         return None
     since = instant_in_words(row.due_at, facts.now)
-    if facts.ahead == 0:
+    if line.ahead == 0:
         fact = f"It became due {since} and is first in its line: {_next_step(facts)}"
     else:
-        most = facts.ahead > MOST_AHEAD
-        number = f"more than {MOST_AHEAD:,} tasks" if most else count(facts.ahead, "task")
+        most = line.ahead > MOST_AHEAD
+        number = f"more than {MOST_AHEAD:,} tasks" if most else count(line.ahead, "task")
         fact = (
             f"It became due {since} and waits in line: {number} of queue {row.queue}, of a better "
-            f"priority or due before, {'goes' if facts.ahead == 1 else 'go'} first"
+            f"priority or due before, {'goes' if line.ahead == 1 else 'go'} first"
         )
     if facts.now - row.due_at < facts.late_after:
-        return ok("in line", fact, "Nothing to do; ask again in a while.")
+        return ok(IN_LINE, fact, "Nothing to do; ask again in a while.")
     advice = "Start more workers for this queue; tasks-app doctor shows what else is wrong."
-    return warn("in line", fact, advice)
+    return warn(IN_LINE, fact, advice)
 
 
 def _next_step(facts: TaskFacts) -> str:
