@@ -74,7 +74,7 @@ def explain(facts: TaskFacts) -> Explanation:
             found += [rule(facts, row) for rule in rules]
     findings = [finding for finding in found if finding is not None]
     starts, words = None, ""
-    if findings and findings[0].subject == waiting.IN_LINE:
+    if findings and findings[0].subject == "in line":
         starts, words = estimated_start(facts)
     if words:
         findings[0] = replace(findings[0], fact=f"{findings[0].fact}; {words}")

@@ -333,9 +333,6 @@ def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
     return warn("parked", fact, "Fix that, if it is not fixed yet: then it starts by itself.")
 
 
-IN_LINE = "in line"
-
-
 def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
     line = facts.line
     if line is None or facts.refused_since or facts.no_leader:
@@ -351,9 +348,9 @@ def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
             f"priority or due before, {'goes' if line.ahead == 1 else 'go'} first"
         )
     if facts.now - row.due_at < facts.late_after:
-        return ok(IN_LINE, fact, "Nothing to do; ask again in a while.")
+        return ok("in line", fact, "Nothing to do; ask again in a while.")
     advice = "Start more workers for this queue; tasks-app doctor shows what else is wrong."
-    return warn(IN_LINE, fact, advice)
+    return warn("in line", fact, advice)
 
 
 def _next_step(facts: TaskFacts) -> str:

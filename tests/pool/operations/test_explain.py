@@ -706,6 +706,9 @@ class TestGates:
         assert said.fact == "The limit of key k1 is reached: 10 in 1m"
         said = answer(healthy, waits(healthy, limit_key=["free", "k1"]))
         assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+        heavy = ask(healthy, waits(healthy, limit_key="k1", weight=1500))
+        assert heavy.findings[0].fact.endswith("is reached: 10 in 1m, of which it takes 1,500")
+        assert heavy.facts["weight"] == 1500
 
 
 def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
