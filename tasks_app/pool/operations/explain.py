@@ -185,7 +185,7 @@ def _ahead(connection: Connection, row: StoredRow, now: datetime) -> Any:
     values = {name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")}
     values["now"] = now
     # Within its priority, tasks before its own place; within better ones, tasks that are due now. A
-    # bulk of tasks may have the same scan_at.
+    # bulk of tasks may have the same scan_at. Their order makes the planner take the index.
     query = text(f"""
         SELECT count(*) AS number, coalesce(min(before.scan_at), {t.NOW}) AS first,
             EXISTS (SELECT FROM {t.FAIR} f WHERE f.queue = :queue) AS is_shared,
@@ -200,7 +200,7 @@ def _ahead(connection: Connection, row: StoredRow, now: datetime) -> Any:
                          ELSE CAST(:scan_at AS timestamptz) END,
                     CASE WHEN r.priority < :priority THEN 9223372036854775807
                          ELSE CAST(:id AS bigint) END)
-                LIMIT {model.MOST_AHEAD + 1}) AS p
+                ORDER BY p.scan_at, p.id LIMIT {model.MOST_AHEAD + 1}) AS p
             LIMIT {model.MOST_AHEAD + 1}) AS before
     """)
     return connection.execute(query, values).one()
