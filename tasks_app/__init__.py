@@ -87,6 +87,7 @@ _NAMES = {
     ),
     "tasks_app.runtime.api.undo": "aundo_flow undo_flow",
     "tasks_app.runtime.flow_control.load_gates": "load_gate",
+    "tasks_app.runtime.handlers.bulk": "Item",
     "tasks_app.runtime.handlers.context": "AsyncTaskContext TaskContext",
     "tasks_app.runtime.handlers.middleware": "middleware",
     "tasks_app.runtime.handlers.registry": "handler",

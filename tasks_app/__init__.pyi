@@ -124,6 +124,7 @@ from tasks_app.runtime.api.tasks import (
 )
 from tasks_app.runtime.api.undo import aundo_flow as aundo_flow, undo_flow as undo_flow
 from tasks_app.runtime.flow_control.load_gates import load_gate as load_gate
+from tasks_app.runtime.handlers.bulk import Item as Item
 from tasks_app.runtime.handlers.context import (
     AsyncTaskContext as AsyncTaskContext, TaskContext as TaskContext,
 )

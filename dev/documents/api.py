@@ -27,7 +27,7 @@ HOOKS = "tasks_app.runtime.hooks"
 WHEN = "tasks_app.domain.schedules.timing"
 FOR_THE_EXECUTOR = {"check_awaited", "close", "has_locks", "end_locks", "commit_by", "report"}
 SUBJECTS = {
-    "Declare": "handler sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
+    "Declare": "handler Item sql_handler TaskContext AsyncTaskContext Handler middleware subscribe"
     " Notice schedule Exponential Fixed Levels Breaker",
     "End a run": (
         "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError TaskCancelledError "

@@ -216,12 +216,12 @@ class DjangoTransaction:
         run_hooks(hooks)
         self._begin(db)
 
-    def conclude(self, settlement: Settlement) -> State | None:
+    def conclude(self, *settlements: Settlement) -> State | None:
         """Settle and commit on Django's connection, then call what waits for its commit."""
         if not self._is_used:
             self._pass_writes_on()
-            return self._plain.conclude(settlement)
-        db, ending = self._usable(OPEN), RunEnd(settlement)
+            return self._plain.conclude(*settlements)
+        db, ending = self._usable(OPEN), RunEnd(settlements)
         try:
             self._send_writes(db)
         except psycopg.Error as error:

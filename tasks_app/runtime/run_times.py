@@ -145,6 +145,7 @@ class RunTimeReport:
         """
         spec = self._registry.get(name)
         at_once = self._async_concurrency if spec and spec.is_async else self._threads
+        at_once *= spec.at_once if spec else 1
         return max(FASTEST_S, run_s if at_once == 1 else min(run_s, MESSAGE_S) / at_once)
 
 

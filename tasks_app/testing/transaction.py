@@ -237,8 +237,8 @@ class _Outer(HandlerConnection):
 
     def _made_ready(self, ending: RunEnd) -> Any:
         ready = super()._made_ready(ending)
-        if ending.settlement is NO_TASK:
-            return ready._replace(last=SuccessStatement(b"", b"SELECT WHERE false", [], []))
+        if NO_TASK in ending.settlements:
+            return ready._replace(last=[SuccessStatement(b"", b"SELECT WHERE false", [], [])])
         return ready
 
     def _send_ours(self, name: bytes) -> None:

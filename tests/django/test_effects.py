@@ -450,3 +450,22 @@ def test_what_a_late_write_sets_ends_with_its_run(site: Bench) -> None:
     ids = [site.create(max_attempts=1) for _ in range(2)]
     site.drain()
     assert [outcome(site, task_id) for task_id in ids] == [(2, "SUCCEEDED")] * 2
+
+
+def test_a_bulk_handler_commits_on_djangos_connection(site: Bench) -> None:
+    """One poisoned item is undone alone, and the effects of the others stand."""
+    calls: list[int] = []
+
+    @site.handler(at_once=10, max_attempts=1)
+    def h(ctx: Any, items: Any) -> None:
+        calls.append(len(items))
+        for item in items:
+            orders().create(task_id=item.task_id)
+            if item.payload["n"] == 3:
+                raise ValueError("three")
+
+    ids = [site.create(payload={"n": n}) for n in range(6)]
+    site.drain()
+    found = [outcome(site, task_id) for task_id in ids]
+    assert found == [*[(1, "SUCCEEDED")] * 3, (0, "FAILED"), *[(1, "SUCCEEDED")] * 2]
+    assert calls[0] == 6

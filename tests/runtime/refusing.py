@@ -96,13 +96,13 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
 
     def judged_end(connection: Any, ending: RunEnd) -> Steps[None]:
         faults.judge(
-            connection, success_statement(ending.settlement).sql
+            connection, success_statement(*ending.settlements).sql
         )  # sent prepared, past cursors
         yield from end(connection, ending)
 
     def judged_ends(connection: Any, ends: Sequence[RunEnd]) -> Steps[list[Exception | None]]:
         for each in ends:
-            faults.judge(connection, success_statement(each.settlement).sql)
+            faults.judge(connection, success_statement(*each.settlements).sql)
         return (yield from end_each(connection, ends))
 
     monkeypatch.setattr(psycopg.Cursor, "execute", judged)

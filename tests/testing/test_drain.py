@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,10 +21,11 @@ from tasks_app.pool.tables import database_now
 from tasks_app.runtime.api.producer import acreate_task, create_task
 from tasks_app.runtime.api.queues import pause_queue
 from tasks_app.runtime.api.tasks import cancel_task, get_task
+from tasks_app.runtime.handlers.bulk import Item
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.schedules.schedules import create_schedule
-from tasks_app.testing import adrain, assert_created, atravel, drain, travel
+from tasks_app.testing import adrain, assert_created, atravel, drain, run, travel
 from tasks_app.testing.results import Drained
 from tests.factory import claimed_task, count
 from tests.testing.conftest import NOTE, Kit, in_async_session
@@ -577,3 +579,23 @@ def test_an_async_test_travels_too(engine: Engine, database_url: str, registry: 
 def test_a_wrong_span_is_refused(session: Session) -> None:
     with pytest.raises(ValueError, match="span is 'soon'"):
         travel("soon", session)
+
+
+def test_a_bulk_handler_is_called_for_one_item(kit: Kit) -> None:
+    @kit.handler(at_once=10)
+    def write(ctx: TaskContext, items: Sequence[Item[dict[str, Any]]]) -> None:
+        for item in items:
+            if item.payload["text"] == "bad":
+                item.fail("bad")
+            else:
+                ctx.session.add(Note(text=item.payload["text"]))
+                item.result(len(items))
+
+    for each in ("x", "bad", "y"):
+        create_task(kit.session, write, {"text": each})
+    drained = kit.drain()
+
+    assert [run.result for run in drained.succeeded] == [1, 1]
+    assert len(drained.failed) == 1
+    assert kit.notes() == ["x", "y"]
+    assert run(write, {"text": "z"}, session=kit.session) == 1

@@ -67,6 +67,8 @@ class HandlerSpec:
     statement: SqlStatement | None = None  # that its tasks execute, if it is declared in SQL
     cancellable: bool = True  # False: a cancel only sets ctx.cancelled
     keeps_timeout: bool = False  # it ends at ctx.deadline by itself: no exception is raised in it
+    at_once: int = 1  # how many tasks one call takes at most
+    bulk: Callable[..., Any] | None = None  # called with a list of items, if it takes several
 
     def reaction(self, error: BaseException) -> Reaction | None:
         """Return the reaction for the nearest ancestor class that has one, or None."""
@@ -134,11 +136,12 @@ _MARKS = {
 
 
 def signature_of(
-    function: Callable[..., Any], plain: type, of_async: type
+    function: Callable[..., Any], plain: type, of_async: type, item: type | None = None
 ) -> tuple[bool, PayloadType | None]:
     """Return whether the handler takes a payload, and its type (None: any object).
 
-    ``plain`` and ``of_async`` are the contexts of plain and async functions.
+    ``plain`` and ``of_async`` are the contexts of plain and async functions; of a bulk handler,
+    ``item`` is the generic class of what it gets a list of.
 
     Raises HandlerError: it cannot be called with its context, or payloads cannot be checked.
     """
@@ -156,14 +159,15 @@ def signature_of(
         if each.kind in _MARKS:
             name = f"{_MARKS[each.kind]}{each.name}"
             raise HandlerError(f"Handler {where} takes {name}, which is never passed. {DECLARE}.")
-    if len(parameters) not in {1, 2}:
-        raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
+    if len(parameters) not in ({1, 2} if item is None else {2}):
+        how = DECLARE if item is None else "With at_once, declare it as (ctx, items)"
+        raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {how}.")
     _check_context(function, parameters[0], plain, of_async)
     if len(parameters) == 1:
         if parameters[0].name == "payload" and parameters[0].annotation is inspect.Parameter.empty:
             raise HandlerError(f"Handler {where} would get its context as payload. {DECLARE}.")
         return False, None
-    return True, _payload_type(function, parameters[1], where)
+    return True, _payload_type(function, parameters[1], where, item)
 
 
 def place_of(function: Any) -> str:
@@ -221,12 +225,20 @@ def _may_be(hint: Any, context: type) -> bool:
 
 
 def _payload_type(
-    function: Callable[..., Any], parameter: inspect.Parameter, where: str
+    function: Callable[..., Any], parameter: inspect.Parameter, where: str, item: type | None
 ) -> PayloadType | None:
     try:
         hint = _hint(function, parameter)
     except Exception as error:
         raise _unresolved(where, error) from error
+    if item is not None:
+        (of, *_) = get_args(hint) or (item,)
+        if (get_origin(of) or of) is not item:
+            raise HandlerError(
+                f"Handler {where} declares {parameter.name}: {shown(hint)}, and at_once gives it "
+                f"a list of items. Declare it as Sequence[{item.__name__}[Payload]]."
+            )
+        (hint,) = get_args(of) or (dict,)
     try:
         return payload_type_of(hint)
     except PydanticUserError as error:

@@ -125,7 +125,7 @@ class RunTransaction:
         save(connection)
         self._commit(connection, RunEnd())
 
-    def conclude(self, settlement: Settlement) -> State | None:
+    def conclude(self, *settlements: Settlement) -> State | None:
         """Flush, settle and commit on the same connection.
 
         If there is a session, that commits, so that its listeners are called.
@@ -133,7 +133,7 @@ class RunTransaction:
         if self.ended:
             raise Fail(ENDED)
         connection = self._flushed()
-        permit = RunEnd(settlement, self._writes)
+        permit = RunEnd(settlements, self._writes)
         try:
             self._commit(connection, permit)
         except OutcomeRefusedError:
@@ -165,13 +165,13 @@ class RunTransaction:
         if driver is None:  # it was detached
             raise UnusableConnectionError(CLOSED)
         driver.check()
-        if permit.settlement is not None:
+        if permit.settlements:
             driver.seal()
         driver.permit = permit
         try:
             if self._session is not None:
                 self._session.commit_with_outcome()
-            elif permit.settlement is None:
+            elif not permit.settlements:
                 connection.commit()
             if driver.permit is not None:
                 driver.commit()  # SQLAlchemy took it for ended, or need not know: it closes next
@@ -309,8 +309,8 @@ class Transaction(Access, Protocol):
     def untried(self) -> bool:
         """Whether its connection answered nothing, so that nothing was done."""
 
-    def conclude(self, settlement: Settlement) -> State | None:
-        """Commit effect and outcome; None: the fence is lost, nothing was committed."""
+    def conclude(self, *settlements: Settlement) -> State | None:
+        """Commit effect and outcomes; None: a fence is lost, nothing was committed."""
 
     def abandon(self) -> None:
         """Roll back and give the connection back; never raises."""

@@ -167,18 +167,25 @@ class Completion:
             transaction.abandon()
             if self._policy.runs_again(end, error):
                 end.runs_again = True
-                return
-            if isinstance(error, UnusableConnectionError) and _is_past_limit(end, settlement):
-                error = end.spec.timeout_error(end.limit or 0.0)
-            failure = self._policy.on_commit(task, end.spec, error)
-            failure = failure._replace(unsure=settlement.unsure)
-            self._settle(task, end.run.with_sub_status(failure))
+            else:
+                self.end_without_commit(end, settlement, error)
             return
         self._inflight.drop(task.fence)
         if state is None:
             report_lost(settlement)
         else:
             report_settled([settlement], {task.task_id: state})
+
+    def end_without_commit(
+        self, end: EndOfRun, settlement: Settlement, error: BaseException
+    ) -> None:
+        """End a run whose success did not commit, or whose COMMIT was not answered."""
+        task = end.run.task
+        if isinstance(error, UnusableConnectionError) and _is_past_limit(end, settlement):
+            error = end.spec.timeout_error(end.limit or 0.0)
+        failure = self._policy.on_commit(task, end.spec, error)
+        failure = failure._replace(unsure=settlement.unsure)
+        self._settle(task, end.run.with_sub_status(failure))
 
     def _write_outcome(self, end: EndOfRun, settlement: Settlement) -> None:
         self._settle(end.run.task, settlement)

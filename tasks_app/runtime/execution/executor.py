@@ -148,12 +148,12 @@ class Executor:
     def _group(self, wanted: int) -> int:
         if self._async_lately:
             room = self.async_pool.await_room(min(wanted, self.async_pool.share), ROOM_PATIENCE_S)
-            return min(room, self._most)
+            return min(room * self._inflight.of_one_call, self._most)
         return self.next_group()
 
     def next_group(self) -> int:
         """Return how many tasks all threads together probably run within a moment."""
-        group = self.run_times.next_group(self._most)
+        group = max(self.run_times.next_group(self._most), self._inflight.of_one_call)
         return min(group * (1 + self.threads.number), self._most)
 
     def run_waiting(self, leave: int = 0) -> None:
@@ -254,7 +254,7 @@ class Executor:
         self, kind: Claimer, queues: Sequence[str], most: float, *, exclusive: bool
     ) -> int:
         if kind is self._claimant.asynchronous:
-            room = min(self._room(), self._most)
+            room = min(self._room() * self._inflight.of_one_call, self._most)
         else:
             room = self.next_group() if self._inflight.waiting <= self.threads.number else 0
         room = int(min(room, most))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from math import inf
+from types import MappingProxyType
 
 from tasks_app.domain.handlers.settlement import ABORTED, OUTCOME_UNKNOWN, settle_failure
 from tasks_app.domain.statistics import CountedOutcome
@@ -44,14 +46,21 @@ class InFlight:
         extra: int = 0,
         places: int = 100,
         for_async_pool: Callable[[str], bool] = lambda _: False,
+        at_once: Mapping[str, int] = MappingProxyType({}),
         ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
     ) -> None:
-        """``ended`` gets the runs that are over, and returns whether the housekeeper is to wake."""
+        """``at_once``: of bulk handlers by name, how many tasks one call takes.
+
+        ``ended`` gets the runs that are over, and returns whether the housekeeper is to wake.
+        """
         self.threads = threads + extra
         """How many threads may take tasks from here, the event loop's not counted."""
         self._message_threads, self._extra = threads, extra
         self._places = places
         self._for_async_pool = for_async_pool
+        self._at_once = at_once
+        self.of_one_call = 1
+        """How many tasks of those that came last one call takes, if they are a bulk handler's."""
         self._note_ended = ended
         self._mutex = threading.Lock()
         self._claims: dict[Fence, HeldClaim] = {}
@@ -105,6 +114,8 @@ class InFlight:
                 waiting[claim] = None
                 queue = self._for_loop if self._for_async_pool(task.name) else self._for_threads
                 queue.append(claim)
+            if self._at_once and tasks:
+                self.of_one_call = max(self._at_once.get(task.name, 1) for task in tasks)
             self.startable.notify_all()
 
     def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> ActiveRun | None:
@@ -121,7 +132,7 @@ class InFlight:
                 task = claim.task
                 if (alone or not task.runs_alone) and (suits is None or suits(task)):
                     self._for_threads.remove(claim)
-                    return self._start(claim)
+                    return self._start_with_others(claim, self._for_threads)
             return None
 
     def start_async_pool(self, most: int) -> list[ActiveRun]:
@@ -132,10 +143,30 @@ class InFlight:
             chosen = [claim for claim in self._for_loop if not claim.task.runs_alone][:most]
             if not chosen and not self._runs:
                 chosen = list(self._for_loop)[:1]
-            runs = [self._start(claim, in_async_pool=True) for claim in chosen]
+            runs = [
+                self._start_with_others(claim, self._for_loop, in_async_pool=True)
+                for claim in chosen
+                if claim.state is WAITING  # else the call of one before it takes it along
+            ]
             if runs:
                 self._forget_what_left_the_queues()
             return runs
+
+    def _start_with_others(
+        self, claim: HeldClaim, queue: deque[HeldClaim], *, in_async_pool: bool = False
+    ) -> ActiveRun:
+        """Start a claim, and with it the others that one call of its bulk handler takes.
+
+        Exclusive tasks, and those with limits of their own, are called alone.
+        """
+        run, first = self._start(claim, in_async_pool=in_async_pool), claim.task
+        most = self._at_once.get(first.name, 1)
+        if most > 1 and _may_share(first):
+            like = (c for c in queue if c.state is WAITING and c.task.name == first.name)
+            others = list(islice((c for c in like if _may_share(c.task)), most - 1))
+            run.others = [self._start(c, in_async_pool=in_async_pool) for c in others]
+            self._forget_what_left_the_queues()
+        return run
 
     def _start(self, claim: HeldClaim, *, in_async_pool: bool = False) -> ActiveRun:
         self._move(claim, START)
@@ -242,6 +273,8 @@ class InFlight:
 
         The outcome of one that runs at most once is unknown.
         """
+        for other in run.others:
+            self.return_unended(other)
         task = run.task
         with self._mutex:
             claim = self._claims.get(task.fence)
@@ -507,3 +540,8 @@ class InFlight:
         """Return for how long no thread has carried out a message; 0: one does."""
         with self._mutex:
             return 0.0 if self._in_message else time.monotonic() - self._no_message_since
+
+
+def _may_share(task: ClaimedTask) -> bool:
+    """Whether one call may run it beside others."""
+    return not task.runs_alone and task.timeout_ms is None and task.hard_timeout_ms is None

@@ -100,6 +100,11 @@ class Invocation:
             NotBegunError: nothing was called: no payload came, or the lease may be over.
             MissingKeyError: nothing was called: there is no key to decrypt or to encrypt with.
         """
+        arguments = self.prepare(run, spec, context)
+        return self.success(run, spec, self.call(run, spec, context, arguments, limit))
+
+    def prepare(self, run: ActiveRun, spec: HandlerSpec, context: TaskContext) -> tuple[Any, ...]:
+        """Return what the handler of a run is called with; raise as :meth:`make`."""
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(run, spec, lane, context) if spec.takes_payload else (context,)
         task = run.task
@@ -110,13 +115,27 @@ class Invocation:
             raise NotBegunError
         run.is_secret = secret
         run.is_kept = keeps_row(task, spec, self._histories)
-        call = partial(lane.call, spec, arguments, limit, run)
+        return arguments
+
+    def call(
+        self,
+        run: ActiveRun,
+        spec: HandlerSpec,
+        context: TaskContext,
+        arguments: tuple[Any, ...],
+        limit: float | None,
+    ) -> Any:
+        """Call the handler through all middleware."""
+        call = partial(self.lane(spec).call, spec, arguments, limit, run)
         if self._middleware:
-            value = chain(self._middleware, context, partial(self.dependencies.watch, spec, call))
-        elif spec.depends_on is not None:
-            value = self.dependencies.watch(spec, call)
-        else:
-            value = call()
+            return chain(self._middleware, context, partial(self.dependencies.watch, spec, call))
+        if spec.depends_on is not None:
+            return self.dependencies.watch(spec, call)
+        return call()
+
+    def success(self, run: ActiveRun, spec: HandlerSpec, value: Any) -> Settlement:
+        """Return the success of a run whose handler returned a value."""
+        task, secret = run.task, run.is_secret
         result = None if value is None else self._large.encoded(value, spec.to_json)
         if not run.is_kept:
             result = None
@@ -125,7 +144,8 @@ class Invocation:
             result = self.secrecy.result(result, task.name)
         if large and result is not None:
             begin, task_id = self._database.begin, task.task_id
-            result = lane.call_blocking(partial(self._large.keep_result, begin, task_id, result))
+            keep = partial(self._large.keep_result, begin, task_id, result)
+            result = self.lane(spec).call_blocking(keep)
         run_ms = round((time.monotonic() - run.since) * 1000)
         return settle_return(task, result, run_ms, run.since, is_kept=run.is_kept)
 
@@ -194,6 +214,8 @@ class SyncLane:
         It runs in a copy of the context, so that its context variables end with it.
         """
         run.call = call = PlainCall(run.thread)
+        for other in run.others:
+            other.call = call
         with self._guard, call:
             if limit is None or spec.keeps_timeout:
                 return contextvars.copy_context().run(spec.function, *arguments)
@@ -248,6 +270,8 @@ class AsyncLane:
 
         task = unlisted(limited(), spec.name)
         run.call = call = AsyncCall(task)
+        for other in run.others:
+            other.call = call
         value, error = await_(task)
         if call.asked and isinstance(error, asyncio.CancelledError):
             raise TaskCancelledError from error

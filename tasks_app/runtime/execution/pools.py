@@ -160,7 +160,8 @@ class AsyncPool:
         for run in runs:
             task = unlisted(greenlet_spawn(self._carry_out, run), run.task.name)
             self._tasks[task] = run  # first: the housekeeper may ask at any moment
-            run.in_loop = partial(self._tasks.__contains__, task)
+            for each in (run, *run.others):
+                each.in_loop = partial(self._tasks.__contains__, task)
             task.add_done_callback(partial(self._over, run))
 
     def _over(self, run: ActiveRun, task: asyncio.Task[None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from random import uniform
@@ -12,6 +12,7 @@ from typing import Any
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Run, Settlement
+from tasks_app.runtime.execution.bulk_call import BulkCaller
 from tasks_app.runtime.execution.claims import ChildParts
 from tasks_app.runtime.execution.completion import UNANSWERED_WAIT, Completion, EndOfRun
 from tasks_app.runtime.execution.invocation import Invocation, Lane, ProcessGuard
@@ -58,10 +59,13 @@ class Runner:
         self._unlimited = {
             spec.name: spec
             for spec in parts.registry
-            if not (spec.is_async or limits.limit_s(spec))
+            if not (spec.is_async or spec.bulk or limits.limit_s(spec))
         }
         """The handlers of plain tasks that may be short."""
         self.log_prefix = settings.log_prefix and settings.log_format == "console"
+        self._bulk = BulkCaller(
+            parts.inflight, invocation, self._completion, log_prefix=self.log_prefix
+        )
         self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
 
     def carry_out(self, run: ActiveRun) -> None:
@@ -126,7 +130,40 @@ class Runner:
         )
 
     def run(self, run: ActiveRun) -> None:
-        """Run one started task to its outcome. No exception of a handler leaves this."""
+        """Run one started task to its outcome, and the others of its call.
+
+        No exception of a handler leaves this.
+        """
+        if not run.others:
+            self._run_alone(run)
+            return
+        runs, run.others = [run, *run.others], ()
+        try:
+            for left in self._run_together(runs):
+                if self._inflight.over:
+                    self._inflight.give_back(left.task, timedelta(0))
+                else:
+                    self._run_alone(left)
+        finally:
+            for each in runs:
+                self._inflight.return_unended(each)
+
+    def _run_together(self, runs: Sequence[ActiveRun]) -> list[ActiveRun]:
+        """Run tasks of one bulk handler by one call; return those that are to run alone."""
+        task = runs[0].task
+        spec = self._registry.specs[task.name]
+        if not (spec.is_async or self._run_times.is_fast(task.name)):
+            self.write_all(self._settler.flush_quietly)
+        announced = [self._start(run, self._limits.hard_limit_s(spec)) for run in runs]
+        try:
+            return self._bulk.carry_out(runs, spec, self._limits.limit_s(spec))
+        finally:
+            for each in announced:
+                self._slot.finish(each)
+            self._learn(runs[0], len(runs))
+            self.stop_if_due()
+
+    def _run_alone(self, run: ActiveRun) -> None:
         task = run.task
         spec = self._registry.get(task.name)
         if spec is None:  # claimed by names that we know, so this cannot be

@@ -282,7 +282,7 @@ class Settler:
     def _commit_each(self, group: Sequence[Settlement]) -> list[Exception | None] | None:
         """Return why each did not commit, None for those that did; or None: nothing is known."""
         started: list[StartedTask] = []
-        ends = [RunEnd(s, [Write(*w) for w in s.writes], started) for s in group]
+        ends = [RunEnd([s], [Write(*w) for w in s.writes], started) for s in group]
         connection = self._database.brief_engine.connect()
         driver: HandlerConnection = driver_of(connection)
         steps = in_time(driver.end_each(ends), self._late_patience_s)

@@ -95,8 +95,9 @@ def in_time(steps: Steps[T], patience_s: float) -> Steps[T]:
 class RunEnd:
     """What one COMMIT takes along."""
 
-    settlement: Settlement | None = None
-    """The outcome that commits with it; None: none, because the run goes on."""
+    settlements: Sequence[Settlement] = ()
+    """The outcomes that commit with it; of several tasks, if one call ran them. Empty: none,
+    because the run goes on."""
     writes: Sequence[Write] = ()  # statements of the handler that were not sent yet
     started: list[StartedTask] = field(default_factory=list)  # callbacks of groups that it created
     stands: bool = False
@@ -107,7 +108,7 @@ class _Ready(NamedTuple):
     """The same in the words of libpq."""
 
     ending: RunEnd
-    last: SuccessStatement
+    last: Sequence[SuccessStatement]  # one for each outcome
     sent: Sequence[Sent]
 
 
@@ -160,16 +161,16 @@ class EndsRuns:
 
     def _made_ready(self: Any, ending: RunEnd) -> _Ready:
         """Raise psycopg.Error if parameters are missing, or of types that psycopg does not know."""
-        assert ending.settlement is not None  # noqa: S101  else nothing ends
+        assert ending.settlements  # noqa: S101  else nothing ends
         sent = [sent_as(self, write) for write in ending.writes]
         if not self.keeps_statements:
             sent = [one._replace(name=b"") for one in sent]
-        return _Ready(ending, success_statement(ending.settlement), sent)
+        return _Ready(ending, [success_statement(each) for each in ending.settlements], sent)
 
     def _end(self: Any, ready: Sequence[_Ready], *, shares: bool) -> Steps[list[Exception | None]]:
         """Send all, then read all; ``shares``: each begins here, and all are flushed together."""
-        for one in ready:
-            yield from self._prepare(one.last)
+        for last in (each for one in ready for each in one.last):
+            yield from self._prepare(last)
         pgconn, keeps = self.pgconn, self.keeps_statements
         ended, answers = list[Exception | None](), list[PGresult]()
         try:
@@ -250,12 +251,13 @@ class EndsRuns:
         before += [_SHARES] * shares
         for name in before:
             self._send_ours(name)
-        if self.keeps_statements:
-            self.pgconn.send_query_prepared(one.last.name, one.last.values)
-        else:
-            self.pgconn.send_query_params(one.last.sql, one.last.values, param_types=one.last.types)
+        for last in one.last:
+            if self.keeps_statements:
+                self.pgconn.send_query_prepared(last.name, last.values)
+            else:
+                self.pgconn.send_query_params(last.sql, last.values, param_types=last.types)
         self._send_ours(COMMIT)
-        return [*names, *before, one.last.name, COMMIT]
+        return [*names, *before, *[last.name for last in one.last], COMMIT]
 
     def _send_ours(self, name: bytes) -> None:
         if self.keeps_statements:
@@ -293,9 +295,10 @@ class EndsRuns:
             self.names.update(names[:number])
         if number is not None:
             return self._why(one, names, number, errors.error_from_result(answers[number]))
-        last = answers[len(names) - 2]  # in front of the COMMIT
-        if last.ntuples:
-            one.ending.started.extend(started_by_answer(last.get_value(0, 0)))
+        commit = len(names) - 1
+        for last in answers[commit - len(one.last) : commit]:
+            if last.ntuples:
+                one.ending.started.extend(started_by_answer(last.get_value(0, 0)))
         return None
 
     def _why(
@@ -311,7 +314,7 @@ class EndsRuns:
             note_query(error, writes[0 if name else names[:number].count(b"")])
         if isinstance(error, _OF_WHAT_IS_PREPARED):  # dropped, or made for another table
             self.is_spoiled = True
-        if name == one.last.name and is_fence_lost(error):
+        if any(name == last.name for last in one.last) and is_fence_lost(error):
             refused = OutcomeRefusedError()
             refused.__cause__ = error
             return refused

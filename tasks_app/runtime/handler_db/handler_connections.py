@@ -133,7 +133,7 @@ class HandlerConnection(RunDriver, psycopg.Connection[Any]):
 
     def _commit(self, permit: RunEnd) -> None:
         try:
-            if permit.settlement is None:
+            if not permit.settlements:
                 super().commit()
                 return
             if not self.takes_along(permit.writes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +59,7 @@ class ActiveRun:
     in_loop: Callable[[], bool] | None = None  # whether a task of the event loop still runs it
     call: HandlerCall | None = None  # the last call of its handler
     interrupted: bool = False  # a cancel was raised in it, or need not be
+    others: Sequence[ActiveRun] = ()  # what the same call of a bulk handler runs with it
 
     @property
     def is_first(self) -> bool:

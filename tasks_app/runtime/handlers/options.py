@@ -45,6 +45,9 @@ class HandlerOptions(When, total=False):
     ``asyncio.CancelledError``, and its run ends as the same. Default: never."""
     hard_timeout: Duration | None
     """After this long the child process is killed. Default: one hour."""
+    at_once: int
+    """How many tasks one call takes, if so many are there. The function is ``(ctx, items)``, and
+    each ``Item`` has a payload and an outcome of its own. Default: 1, a plain handler."""
     at_most_once: bool
     """Claim each task alone, and never run it again after a crash or an exception. ``retry`` then
     holds only where the handler raises ``Retry``, or ``on_error`` says so."""
@@ -81,6 +84,7 @@ class HandlerOptions(When, total=False):
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
 
+MOST_AT_ONCE = 1_000  # tasks of one call; their COMMIT is one round trip
 _WHEN = frozenset(When.__annotations__)
 _KNOWN = frozenset(HandlerOptions.__annotations__)
 T = TypeVar("T")
@@ -110,8 +114,12 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     number, history, depends_on = (given.get(w) for w in ("max_attempts", "history", "depends_on"))
     if number is not None and (type(number) is not int or not 1 <= number <= MOST_ATTEMPTS):
         raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
+    at_once = given.get("at_once", 1)
+    if type(at_once) is not int or not 1 <= at_once <= MOST_AT_ONCE:
+        raise HandlerError(f"at_once of {name!r} is not an integer 1 .. {MOST_AT_ONCE}.")
     return {
         "name": checked(name, lambda: check_name(name)),
+        "at_once": at_once,
         "queue": checked(name, lambda: check_queue(given.get("queue", "default"))),
         "retry": policy,
         "max_attempts": number or policy.max_attempts,
@@ -171,6 +179,11 @@ def _check_combination(name: str, given: Mapping[str, Any]) -> None:
             f"after hard_timeout, {format_duration(hard)}. Make timeout the shorter one."
         )
     at_most_once = given.get("at_most_once")
+    if at_most_once and "at_once" in given:
+        raise HandlerError(
+            f"{name!r} is at_most_once and has at_once. Leave one of them out: a call that raises "
+            "runs its items once more, one by one."
+        )
     if at_most_once and "on_interrupt" in given:
         raise HandlerError(
             f"{name!r} is at_most_once and has on_interrupt. Leave on_interrupt out: "

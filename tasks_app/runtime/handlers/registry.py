@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec, signature_of
+from tasks_app.runtime.handlers.bulk import Item, alone
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 from tasks_app.runtime.handlers.options import HandlerOptions, checked, fields_of, name_of, when_of
 
@@ -95,6 +96,10 @@ class Declare(Protocol):
     def __call__(self, function: Callable[[TaskContext[Any]], R], /) -> Handler[None, R]: ...
     @overload
     def __call__(
+        self, function: Callable[[TaskContext[Any], Sequence[Item[PayloadT]]], R], /
+    ) -> Handler[PayloadT, R]: ...
+    @overload
+    def __call__(
         self, function: Callable[[TaskContext[Any], PayloadT], R], /
     ) -> Handler[PayloadT, R]: ...
 
@@ -141,10 +146,12 @@ def handler(
 def _declared(
     function: Any, name: str | None, registry: Registry, options: HandlerOptions
 ) -> Handler[Any, Any]:
-    takes, kind = signature_of(function, TaskContext, AsyncTaskContext)
+    is_bulk = options.get("at_once") is not None
+    takes, kind = signature_of(function, TaskContext, AsyncTaskContext, Item if is_bulk else None)
     name = name_of(function) if name is None else name
+    more: dict[str, Any] = {"bulk": function} if is_bulk else {}
     return declare_handler(
-        function, name, registry, options, payload_type=kind, takes_payload=takes
+        function, name, registry, options, payload_type=kind, takes_payload=takes, **more
     )
 
 
@@ -154,7 +161,8 @@ def declare_handler(
     """Add a handler, and its schedule if it has one; ``more``: fields of the HandlerSpec."""
     fields = fields_of(name, options)
     is_async = inspect.iscoroutinefunction(function)
-    spec = HandlerSpec(**fields, function=function, is_async=is_async, **more)
+    called = alone(function) if "bulk" in more else function
+    spec = HandlerSpec(**fields, function=called, is_async=is_async, **more)
     registry.add(spec)
     if when := when_of(options):
         from tasks_app.domain.schedules.schedule import declare  # noqa: PLC0415  as rare

@@ -80,6 +80,7 @@ class Child:
             extra=extra_threads,
             places=settings.async_concurrency,
             for_async_pool=registry.is_async,
+            at_once={spec.name: spec.at_once for spec in registry if spec.at_once > 1},
             ended=admission.ended,
         )
         self.slot = slots.take(self.identity.owner)

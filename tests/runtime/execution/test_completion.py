@@ -139,7 +139,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(bench.plain_url) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(RunEnd(settlement))
+        steps = connection.end(RunEnd([settlement]))
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))

@@ -63,6 +63,16 @@ def forks_twice(ctx):
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     return {"pid": os.getpid(), "grandchild": int(said)}
 '''
+BULK = '''
+import signal
+@handler("bulk", at_once=10)
+def bulk(ctx, items):
+    """Kill the process for one of the items, as a crash in C does."""
+    for item in items:
+        if item.payload["n"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        item.result(len(items))
+'''
 Work = Callable[..., subprocess.Popen]
 
 
@@ -74,7 +84,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(bench: Bench, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
     """Start a worker of the handlers above."""
-    (tmp_path / "process_handlers.py").write_text(HANDLERS)
+    (tmp_path / "process_handlers.py").write_text(HANDLERS + BULK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def begin(*arguments: str, **more: Any) -> subprocess.Popen:
@@ -161,6 +171,18 @@ def test_nor_a_process_that_is_recycled(bench: Bench, start: Work, what: str) ->
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 2, 60)
 
     assert psutil.wait_procs([first], 15)[1] == []
+
+
+def test_of_a_call_that_kills_its_process_the_guilty_item_alone_is_charged(
+    bench: Bench, start: Work, log: Path
+) -> None:
+    """Each runs by itself then, and one of them kills a process again."""
+    ids = [bench.create("bulk", {"n": n}) for n in range(6)]
+    guilty, innocent = ids[3], [*ids[:3], *ids[4:]]
+    start("-c", "1")
+    until(lambda: bench.states(innocent) == ["SUCCEEDED"] * 5, 100)
+    until(lambda: f"task {guilty} (bulk) ran in it and is charged" in log.read_text(), 40)
+    assert [bench.task(task_id).failures for task_id in innocent] == [0] * 5
 
 
 needs_namespaces = pytest.mark.skipif(
