@@ -63,6 +63,19 @@ def test_a_run_without_a_weight_spends_beyond_one(bench: Bench) -> None:
     assert tokens(bench) == 60
 
 
+def test_of_one_call_each_item_spends(bench: Bench) -> None:
+    @bench.handler(at_once=10)
+    def h(ctx: Any, items: Any) -> None:
+        bench.runs.append(len(items))
+        for number, item in enumerate(items):
+            item.spend(20 + number)
+
+    limit(bench)
+    bench.execute([bench.create(limit_key="model", weight=1) for _ in range(3)])
+    assert (bench.runs, tokens(bench)) == ([3], 37)
+    assert not SPENT
+
+
 def test_a_run_that_fails_has_spent_too_and_the_next_one_weighs_again(bench: Bench) -> None:
     @bench.handler(retry="1h", max_attempts=2)
     def h(ctx: Any) -> None:
