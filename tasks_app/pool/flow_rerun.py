@@ -15,6 +15,8 @@ from tasks_app.domain.tasks.states import Event, Pool, State, pool_of
 from tasks_app.pool.flows import get_flow, insert_flow
 from tasks_app.pool.fragments.transition_log import log_operator_action
 from tasks_app.pool.tables import (
+    ALL,
+    COMPLETED,
     EVENT_WAIT,
     FLOW_NEED,
     FLOW_STEP,
@@ -29,13 +31,20 @@ from tasks_app.pool.tasks.amend import amend
 from tasks_app.pool.tasks.requeue import move_back
 
 _LOCK = text(f"""
-    SELECT g.id FROM {GROUP} g WHERE g.id = :id AND g.flow IS NOT NULL FOR NO KEY UPDATE""")
+    SELECT g.outcome FROM {GROUP} g WHERE g.id = :id AND g.flow IS NOT NULL FOR NO KEY UPDATE""")
 _LOCK_ROWS = {
     pool: text(f"""
     SELECT t.id, t.state FROM {table} t
     WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id FOR UPDATE""")
     for pool, table in TABLE_OF.items()
 }
+_MOVED = text(f"SELECT t.id FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id")
+_ENTER_LATER_ENDS = text(f"""
+    UPDATE {FLOW_STEP} s
+    SET ended = '{StepEnd.SUCCESS}', result = c.result, ended_at = c.finished_at
+    FROM {COMPLETED} c
+    WHERE s.flow_id = :id AND c.id = ANY(CAST(:ids AS bigint[])) AND c.id = s.task_id
+      AND c.state = '{State.SUCCEEDED}' AND c.finished_at <> s.ended_at""")
 _UNCOUNT = text(f"""
     UPDATE {GROUP} g SET succeeded = g.succeeded - :succeeded, failed = g.failed - :failed,
         total = g.total - :total
@@ -81,7 +90,11 @@ _PUT_OFF = text(f"SELECT {PUT_OFF}(:id, CAST(:steps AS text[]))")
 
 def lock_flow(connection: Connection, flow_id: int) -> FlowProgress | None:
     """Lock a flow, so that no step of it ends meanwhile, and return it."""
-    connection.execute(_LOCK, {"id": flow_id})
+    if connection.execute(_LOCK, {"id": flow_id}).scalar() == State.SUCCEEDED:
+        # It took no note of the ends of steps that were requeued since.
+        ids = [step.task_id for step in connection.execute(_ALL_STEPS, {"id": flow_id})]
+        _lock_rows(connection, ids)
+        connection.execute(_ENTER_LATER_ENDS, {"id": flow_id, "ids": ids})
     return get_flow(connection, flow_id)
 
 
@@ -105,20 +118,17 @@ def rerun(
     of_maps = {"id": flow.id, "maps": maps}
     items = connection.execute(_ITEMS, of_maps).all() if maps else []
     tasks = {step.name: step.task_id for step in again} | {i.step: i.task_id for i in items}
-    succeeded = flow.state is FlowState.SUCCEEDED
     states = lock_rows(connection, flow, tasks)
     _check(again, items, states)
     moved = {i: states[i] for i in ids if pool_of(states[i]) is not Pool.PENDING}
-    good = [i for i, state in moved.items() if state in GOOD]
-    # A flow that succeeded has counted each step as a success, whatever it did later.
-    counted = len(again) if succeeded else len(good)
-    broken = sum(item.ended == StepEnd.FAILURE for item in items)
+    good = [state in GOOD for state in moved.values()]
+    for item in items:  # of one that was pruned only the end is known
+        state = states.get(item.task_id)
+        good.append(state in GOOD if state else item.ended != StepEnd.FAILURE)
+    if flow.state is FlowState.SUCCEEDED:  # it has counted each as a success, whatever came later
+        good = [True] * (len(again) + len(items))
     take_key(connection, flow)
-    values = {
-        "succeeded": counted + len(items) - broken,
-        "failed": broken + (0 if succeeded else len(moved) - len(good)),
-        "total": len(items),
-    }
+    values = {"succeeded": sum(good), "failed": len(good) - sum(good), "total": len(items)}
     connection.execute(_UNCOUNT, {"id": flow.id, **values})
     of_items = {"items": [i.step for i in items], "ids": [i.task_id for i in items]}
     for drop in _DROP_ITEMS if items else ():
@@ -163,11 +173,14 @@ def lock_rows(
 def _lock_rows(connection: Connection, ids: Sequence[int]) -> dict[int, State]:
     """Lock the tasks' rows in all pools; return their states."""
     found: dict[int, State] = {}
-    # A task of a flow that succeeded may end, or be requeued, until its row is locked: the first
-    # look waits for what ends, the last one finds what came back.
-    for pool in (Pool.PENDING, Pool.ERROR, Pool.COMPLETED, Pool.PENDING):
-        rows = connection.execute(_LOCK_ROWS[pool], {"ids": sorted(ids)})
-        found |= {row.id: State(row.state) for row in rows}
+    left = sorted(ids)
+    while left:
+        for pool in TABLE_OF:
+            rows = connection.execute(_LOCK_ROWS[pool], {"ids": left})
+            found |= {row.id: State(row.state) for row in rows}
+        # A task of a flow that succeeded may end, or be requeued, until its row is locked.
+        moved = {"ids": [i for i in left if i not in found]}
+        left = list(connection.execute(_MOVED, moved).scalars())
     return found
 
 

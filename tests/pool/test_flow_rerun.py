@@ -19,7 +19,7 @@ from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.runtime.api.flows import create_flow
 from tests.factory import claimed_task, row_of, some
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import between, blocked, two
 from tests.pool.test_flows import act, flow, starts, words
 from tests.pool.test_races_of_flows import consistent
 from tests.pool.test_task_groups import by_group, by_one, with_effects
@@ -204,6 +204,18 @@ def test_what_came_back_after_the_end_may_run_again(connection: Connection, verb
     assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (5, 0, 5, "SUCCEEDED")
 
 
+def test_a_step_that_was_skipped_and_ran_after_the_end_has_succeeded(
+    connection: Connection,
+) -> None:
+    made = flow(connection, a=(), s=failed("a"), b=())
+    drained(connection, made)
+    act(connection, made, "requeue:s")
+    act(connection, made, "ends:s")
+    assert again(connection, made, "b") == ["b"]
+    assert words(connection, made) == {"a": "success", "s": "success", "b": "due"}
+    assert tuple(connection.execute(COUNTED, {"id": made.id}).one()) == (2, 0, 3, None)
+
+
 def test_who_runs_again_and_who_wanted_it_is_kept(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,12 +353,14 @@ def test_a_rerun_and_others_act_in_turn(engine: Engine, case, end: str) -> None:
 LATE: dict[str, tuple[list[str], str, str, str]] = {
     "a claim": (["ends:a", "ends:b"], "claim", "a", r"Step d .* runs"),
     "a requeue after the end": (OVER, "requeue:a", "b", r"Step a .* is PENDING"),
-}
+    "a requeue after the end, and a failure": (
+        OVER, "requeue:a fails:a", "b", r"Step a .* is FAILED"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LATE.values(), ids=LATE)
 def test_a_rerun_waits_for_who_came_first_and_is_refused(engine: Engine, case) -> None:
-    before, verb, name, told = case
+    before, verbs, name, told = case
     made, _ = prepared(engine, *before)
 
     def refused(connection: Connection) -> None:
@@ -354,7 +368,24 @@ def test_a_rerun_waits_for_who_came_first_and_is_refused(engine: Engine, case) -
             again(connection, made, name)
 
     with two(engine) as (a, b):
-        act(a, made, verb)
+        for verb in verbs.split():
+            act(a, made, verb)
         waiting = blocked(engine, b, a, refused)
         a.commit()
         waiting.result()
+
+
+def test_a_task_that_moves_while_a_rerun_looks_is_found(engine: Engine) -> None:
+    made, _ = prepared(engine, *OVER)
+    with two(engine) as (a, b):
+        found = some(flows.get_flow(b, made.id))
+
+        def requeues() -> None:
+            act(a, made, "requeue:a")
+            a.commit()
+
+        with (
+            between(b, requeues, before="FROM task_completed t"),
+            pytest.raises(TasksError, match=r"Step a .* is PENDING"),
+        ):
+            flow_rerun.lock_rows(b, found, {})

@@ -11,6 +11,8 @@ SETTLER = "tasks_app/runtime/execution/settler.py"
 SHARED = "tests/runtime/execution/test_late_commits.py::"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 ENDINGS = "tasks_app/runtime/execution/completion.py"
+BULK = "tasks_app/runtime/execution/bulk_call.py"
+CALLS = "tests/runtime/execution/test_bulk_calls.py::test_"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
@@ -54,7 +56,7 @@ ENDS_OF_RUNS = (
         "any statement of an end finds a lost fence",
         "A claim is lost where the settle fails, and not what comes before it.",
         END,
-        "        if name == one.last.name and is_fence_lost(error):",
+        "        if any(name == last.name for last in one.last) and is_fence_lost(error):",
         "        if is_fence_lost(error):",
         f"{CONTRACT}[plain-row]",
     ),
@@ -62,8 +64,8 @@ ENDS_OF_RUNS = (
         "settled again after a COMMIT without an answer",
         "Its effects may be gone: it is given back, never settled a second time.",
         ENDINGS,
-        "            self._settle(task, end.run.with_sub_status(failure))\n",
-        "            self._settle(task, settlement)\n",
+        "        self._settle(task, end.run.with_sub_status(failure))\n\n    def _write_outcome",
+        "        self._settle(task, settlement)\n\n    def _write_outcome",
         f"{UNANSWERED}_stands_or_not[plain-row-lose_request]",
     ),
     mutant(
@@ -357,5 +359,47 @@ ENDS_OF_RUNS = (
         "                if done and not one.is_kept:",
         "                if done and one.is_kept is None:",
         f"{HISTORY}they_are_counted",
+    ),
+    mutant(
+        "bulk: the error of one item is that of all",
+        "A call that raises is undone, and each item runs alone: only the guilty one is charged.",
+        BULK,
+        "of_all = isinstance(error, Outcome) or is_outage(spec, error)",
+        "of_all = True",
+        f"{CALLS}a_poisoned_item_harms_nobody",
+    ),
+    mutant(
+        "bulk: one fence stands for all",
+        "Each item of a call is settled under a fence of its own.",
+        BULK,
+        "transaction.conclude(*settlements)",
+        "transaction.conclude(settlements[0])",
+        f"{CALLS}one_call_runs_many_and_one_commit_ends_them",
+        f"{CALLS}a_lost_fence_undoes_the_call_and_the_others_run_again",
+    ),
+    mutant(
+        "bulk: effects of a call without a success",
+        "Where no item succeeded, nothing that the call wrote is kept.",
+        BULK,
+        "        if not succeeded or not transaction.active:",
+        "        if not transaction.active:",
+        f"{CALLS}if_none_succeeds_nothing_is_committed",
+    ),
+    mutant(
+        "bulk: a cancelled item runs again",
+        "Whose run was cancelled is not called once more with the others of its call.",
+        BULK,
+        "elif spec.cancellable and end.run.cancelled:",
+        "elif end is None:",
+        f"{CALLS}a_cancel_of_one_ends_the_call_and_the_others_run",
+    ),
+    mutant(
+        "bulk: exclusive tasks are called with others",
+        "If it kills the process, it alone can be the cause.",
+        "tasks_app/runtime/execution/in_flight.py",
+        "return not task.runs_alone and task.timeout_ms is None",
+        "return task.timeout_ms is None",
+        "tests/runtime/execution/test_inflight.py::"
+        "test_one_call_takes_no_exclusive_task_and_none_with_limits_of_its_own",
     ),
 )

@@ -169,7 +169,7 @@ class Reaper:
             return "no task is charged, as no handler had begun in it"
         if self._leaves:
             return f"no task is charged, as the worker is leaving; it ran {named}"
-        if past:
+        if past and not self._is_of_one_call(view, {guilty[task_id] for task_id in past}):
             beside = len(guilty) - len(past)
             back = f"; {beside} that ran beside it, uncharged" if beside else ""
             if view.for_cancel:
@@ -232,7 +232,19 @@ class Reaper:
         """Whether its outcome is that of a run that ended its process, or that was let go."""
         if self._leaves:
             return True
-        return task.run in view.past(view.killed) if view.killed else self._is_sure(view)
+        if not view.killed:
+            return self._is_sure(view)
+        past = view.past(view.killed)
+        return task.run in past and not self._is_of_one_call(view, {task.name})
+
+    def _is_of_one_call(self, view: SlotView, names: set[str]) -> bool:
+        """Whether a bulk call ran past its hard limit, so that each of its tasks may be why.
+
+        Then nobody is charged, and each runs alone next time.
+        """
+        specs = [spec for name in names if (spec := self._registry.get(name))]
+        several = len(view.past(view.killed)) > 1 and not view.for_cancel
+        return several and any(spec.at_once > 1 for spec in specs)
 
     @property
     def _leaves(self) -> bool:

@@ -299,3 +299,15 @@ def test_items_do_not_run_again_alone_and_a_map_waits_for_them(bench: Bench, tol
     bench.do(requeue_task, failed)
     with bench.engine.begin() as connection, pytest.raises(TasksError, match="has not ended"):
         rerun_flow(connection, created.id, "list")
+
+
+def test_an_item_that_was_cancelled_unneeded_is_counted_back(bench: Bench, told) -> None:
+    created = made(bench, mapped(delay="1h"), on_failure="cancel")
+    bench.drain()
+    steps = steps_of(bench, created)
+    for item in ("doubled[0]", "doubled[1]"):  # the first end lets nobody need the second
+        bench.do(cancel_task, steps[item].task_id)
+    bench.drain()
+    bench.do(rerun_flow, created.id, "list")
+    flow = flow_of(bench, created)
+    assert (flow.total, flow.succeeded, flow.failed) == (3, 0, 0)

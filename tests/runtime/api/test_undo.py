@@ -239,6 +239,18 @@ def test_what_was_skipped_is_not_undone(bench: Bench, ran) -> None:
     assert drained(bench, ran) == "a:A"
 
 
+def test_what_was_skipped_and_succeeded_after_the_end_is_undone(bench: Bench, ran) -> None:
+    SKIPPED.add("b")
+    created = bench.do(create_flow, flow_of(a=(), b="a", c=failed("a")))
+    bench.drain()
+    SKIPPED.clear()
+    for step in "bc":
+        bench.do(requeue_task, created.task_ids[step])
+    bench.drain()
+    assert sorted(bench.do(undo_flow, created.id)) == ["a", "b", "c"]
+    assert sorted(drained(bench, ran).split()) == ["a:A", "b:B", "c:C"]
+
+
 @pytest.mark.parametrize("how", ["waits", "runs", "failed"])
 def test_what_came_back_after_the_end_is_to_end_first(bench: Bench, ran, how: str) -> None:
     created = bench.do(create_flow, flow_of(a=(), b="a"))

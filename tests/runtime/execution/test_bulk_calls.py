@@ -237,15 +237,6 @@ def test_others_and_those_with_limits_of_their_own_stay_apart(bench: Bench) -> N
     assert sorted(map(sorted, calls)) == [[0, 2, 3], [1]]
 
 
-def test_exclusive_tasks_are_called_alone(bench: Bench) -> None:
-    calls = declare(bench, nothing)
-    ids = [bench.create(payload={"n": n}) for n in range(3)]
-    bench.sql("UPDATE task_pending SET crashes = 1, attempt = 1 WHERE id = :id", id=ids[1])
-    carry_out(bench, ids)
-    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 3)
-    assert [1] in calls
-
-
 def test_a_cancel_of_one_ends_the_call_and_the_others_run(bench: Bench) -> None:
     def cancelled(_: Any, items: Sequence[Item[Number]]) -> None:
         if len(items) > 1:

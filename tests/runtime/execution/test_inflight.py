@@ -312,6 +312,17 @@ def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
     assert inflight.start_next(lambda one: one.task_id == 2) is None
 
 
+def test_one_call_takes_no_exclusive_task_and_none_with_limits_of_its_own() -> None:
+    limited, other = task(3)._replace(timeout_ms=5), task(5)._replace(name="other")
+    inflight = holding(
+        task(1), lonely(2), limited, task(4), other, task(6), task(7), start=False, at_once={"t": 3}
+    )
+    assert inflight.of_one_call == 3
+    calls = [some(inflight.start_next()) for _ in range(4)]
+    started = [[run.task.task_id for run in (call, *call.others)] for call in calls]
+    assert started == [[1, 4, 6], [3], [5], [7]]
+
+
 def anything(_: ClaimedTask) -> bool:
     return True
 

@@ -182,6 +182,29 @@ def test_who_was_past_the_hard_limit_is_charged_and_who_ran_beside_it_is_not(
     assert bench.slots.occupied() == []
 
 
+def test_of_a_bulk_call_past_its_limit_nobody_is_charged_until_each_runs_alone(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.handler(at_once=10, retry="1h,1h")(lambda ctx, items: None)
+    tasks = claimed(bench, 2)
+    killed_at_a_limit(bench, tasks, [])
+
+    reap(bench)
+
+    assert charges(bench, tasks) == [("PENDING", 0, 1)] * 2
+    assert "no task is charged; it was one of" in caplog.text
+
+
+def test_one_that_a_bulk_handler_ran_alone_is_charged(bench: Bench) -> None:
+    bench.handler(at_once=10, retry="1h,1h")(lambda ctx, items: None)
+    tasks = claimed(bench, 1)
+    killed_at_a_limit(bench, tasks, [])
+
+    reap(bench)
+
+    assert charges(bench, tasks) == [("PENDING", 1, 0)]
+
+
 def test_a_kill_for_a_cancel_charges_nobody(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """But of one that may run once nobody knows what it did."""
     bench.succeeding(retry="1h,1h")
