@@ -12,7 +12,7 @@ DELETING = ("graphile", "graphile-2")
 """Peers that delete what succeeded."""
 ONE_BY_ONE = tuple(name for name in PEERS_WITH_HISTORY if name != "pgboss")
 """Peers that keep history and judge each job by itself. The handlers of pg-boss get up to 2,000
-jobs, which succeed or fail together: nothing of ours does that."""
+jobs, which succeed or fail together. Scenario drain-bulk compares those with our bulk handlers."""
 _INSERT, _SCALE, _ONE = "drain-insert", "scale", "create-one"
 _CONTROL, _LATENCY = "control", "latency"
 GOALS: tuple[Goal, ...] = (

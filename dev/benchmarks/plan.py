@@ -60,6 +60,8 @@ FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future")
 INSERT, INSERT_BATCH = {"handler": "insert"}, {"handler": "insert_batch"}
 WRITE = {"handler": "insert_write"}
 """In one round trip with the outcome."""
+INSERT_BULK, IN_ONE = {"handler": "insert_bulk"}, {"handler": "insert_bulk_in_one"}
+"""Calls for a hundred tasks; ``IN_ONE``: pg-boss' whose outcomes commit with the effects."""
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
 ON_A_SESSION = {"verb": "single_on_a_session"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
@@ -175,6 +177,20 @@ SCENARIOS: tuple[Scenario, ...] = (
             *(replace(entry, options=INSERT) for entry in SLOW_DRAINS),
         ),
         quick=True,
+    ),
+    Scenario(
+        "drain-bulk",
+        "Drain of tasks that insert one row each, a hundred a call, or one by one",
+        drain,
+        (
+            *(
+                Entry(system, 10_000, options, label=f"{system}{way}")
+                for system in ("ours-notify", "ours-celery")
+                for way, options in (("-bulk", INSERT_BULK), ("", INSERT), ("-write", WRITE))
+            ),
+            Entry("pgboss", 10_000, INSERT_BULK, label="pgboss-bulk"),
+            Entry("pgboss", 10_000, IN_ONE, label="pgboss-bulk-in-one"),
+        ),
     ),
     Scenario(
         "create-many",

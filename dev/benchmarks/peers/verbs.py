@@ -15,6 +15,8 @@ DATABASE = os.environ.get("BENCH_DATABASE_URL", "")
 BROKER = os.environ.get("BENCH_BROKER_URL", "")
 EFFECT = "INSERT INTO effect (i) VALUES ({})"
 """What the handlers that write do."""
+EFFECTS = "INSERT INTO effect (i) SELECT unnest(CAST({} AS bigint[]))"
+"""What those do that are called for many tasks."""
 WARM = 50
 """Calls before the clock starts: connections, caches and plans are there."""
 

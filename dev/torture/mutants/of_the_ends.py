@@ -402,4 +402,12 @@ ENDS_OF_RUNS = (
         "tests/runtime/execution/test_inflight.py::"
         "test_one_call_takes_no_exclusive_task_and_none_with_limits_of_its_own",
     ),
+    mutant(
+        "bulk: a lost fence among many is overlooked",
+        "If one of them is lost, nothing of the call is kept.",
+        SUCCEED,
+        "CASE WHEN (SELECT count(*) FROM held) < cardinality($1)",
+        "CASE WHEN (SELECT count(*) FROM held) > cardinality($1)",
+        f"{CALLS}a_lost_fence_undoes_the_call_and_the_others_run_again",
+    ),
 )

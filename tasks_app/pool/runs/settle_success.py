@@ -6,7 +6,9 @@ The COMMIT is sent with it: if the fence is lost, the statement fails, and with 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 import psycopg
@@ -14,7 +16,7 @@ import psycopg
 from tasks_app.domain.groups import StartedTask
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.move_rows import attempts_of
+from tasks_app.pool.fragments.move_rows import WAIT, array, attempts_of, fenced
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.tables import CARRIED, COMPLETED, FENCE_LOST, PENDING, admits
 from tasks_app.pool.task_groups import LOCKED, count_members, lock_groups, start_followers
@@ -65,6 +67,32 @@ _WAYS: dict[str, dict[str, bool]] = {
     ", forgets": {"keeps": False},
     ", forgets all": {"keeps": False, "tried": True},
 }
+_PLAIN_FENCES = "unnest($1, $2, $3, $4, $5) AS f(id, attempt, token, result, run_ms)"
+_PLAIN = f"{admits(Event.SUCCEED)} AND p.batch_id IS NULL"
+_COLUMNS_OF_PLAIN = ", ".join(f"p.{name}" for name in CARRIED)
+
+
+def _plain_ones(*, logs: bool) -> str:
+    """Return the statement of several successes whose rows are kept, and that no group counts."""
+    return f"""
+    WITH held AS MATERIALIZED (
+        SELECT {_COLUMNS_OF_PLAIN}, f.result::jsonb AS result, f.run_ms
+        FROM {fenced(_PLAIN, WAIT, fences=_PLAIN_FENCES)}),
+    gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
+    {lines_of_successes("held", _NOW) if logs else ""}
+    INSERT INTO {COMPLETED} ({", ".join(CARRIED)}, result, run_ms, state, finished_at)
+    SELECT *, '{State.SUCCEEDED}', {_NOW} FROM held
+    WHERE CASE WHEN (SELECT count(*) FROM held) < cardinality($1) THEN {FENCE_LOST}((
+        SELECT min(f.id) FROM unnest($1) AS f(id) WHERE f.id <> ALL(ARRAY(SELECT id FROM held))
+    )) IS NULL ELSE true END
+"""
+
+
+_PLAIN_WORDS = {
+    logs: (f"tasks_app succeeds, plain{', logs' * logs}".encode(), _plain_ones(logs=logs).encode())
+    for logs in (False, True)
+}
+_TYPES_OF_PLAIN = [1016, 1007, 2951, 1009, 1007]  # OIDs of the arrays of the same
 _OWN_ROW = f"""
     SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
     FOR NO KEY UPDATE
@@ -108,6 +136,40 @@ def success_statement(settlement: Settlement) -> SuccessStatement:
         None if sub_status is None else sub_status.encode(),
     ]
     return SuccessStatement(*_WORDS[way, LOG.has_successes], _TYPES, values)
+
+
+def success_statements(settlements: Sequence[Settlement]) -> list[SuccessStatement]:
+    """Return the statements of successes: one for all plain ones, and one for each other."""
+    if len(settlements) == 1:
+        return [success_statement(settlements[0])]
+    plain = [s for s in settlements if _is_plain(s)]
+    others = [s for s in settlements if not _is_plain(s)]
+    together = [_plain_statement(plain)] if plain else []
+    return together + [success_statement(each) for each in others]
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    is_member = settlement.task is None or settlement.task.group_id is not None
+    return settlement.is_kept and settlement.sub_status is None and not is_member
+
+
+def _plain_statement(settlements: Sequence[Settlement]) -> SuccessStatement:
+    ordered = sorted(settlements, key=itemgetter(0))  # as all who lock several rows
+    values = [
+        array(s.fence.task_id for s in ordered),
+        array(s.fence.attempt for s in ordered),
+        array(s.fence.token.hex for s in ordered),
+        array(None if s.result is None else _quoted(s.result) for s in ordered),
+        array(s.run_ms for s in ordered),
+    ]
+    words = _PLAIN_WORDS[LOG.has_successes]
+    return SuccessStatement(*words, _TYPES_OF_PLAIN, [value.encode() for value in values])
+
+
+def _quoted(element: str) -> str:
+    """Return a text as an element of a PostgreSQL array."""
+    escaped = element.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:

@@ -33,7 +33,7 @@ from tasks_app.pool.runs.settle_success import (
     SuccessStatement,
     is_fence_lost,
     started_by_answer,
-    success_statement,
+    success_statements,
 )
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_db.statements import Sent, Write, note_query, sent_as
@@ -108,7 +108,7 @@ class _Ready(NamedTuple):
     """The same in the words of libpq."""
 
     ending: RunEnd
-    last: Sequence[SuccessStatement]  # one for each outcome
+    last: Sequence[SuccessStatement]  # of all outcomes
     sent: Sequence[Sent]
 
 
@@ -165,7 +165,7 @@ class EndsRuns:
         sent = [sent_as(self, write) for write in ending.writes]
         if not self.keeps_statements:
             sent = [one._replace(name=b"") for one in sent]
-        return _Ready(ending, [success_statement(each) for each in ending.settlements], sent)
+        return _Ready(ending, success_statements(ending.settlements), sent)
 
     def _end(self: Any, ready: Sequence[_Ready], *, shares: bool) -> Steps[list[Exception | None]]:
         """Send all, then read all; ``shares``: each begins here, and all are flushed together."""

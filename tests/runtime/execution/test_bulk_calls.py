@@ -97,6 +97,36 @@ def test_each_item_has_an_outcome_of_its_own(bench: Bench) -> None:
     assert bench.task(ids[2]).failures == 1
 
 
+def test_results_are_stored_as_they_were_given(bench: Bench) -> None:
+    values: list[Any] = ['"', "\\", "{a,b}", "NULL", "ä\n", None, {"x": [1, '\\"']}, [], 0, "'"]
+
+    def ends(_: Any, items: Sequence[Item[Number]]) -> None:
+        for item in items:
+            item.result(values[item.payload["n"]])
+
+    declare(bench, ends)
+    ids = run_many(bench, len(values))
+    assert [bench.task(task_id).result for task_id in ids] == values
+
+
+@pytest.mark.parametrize("history", ["all", "failures", "none"])
+@pytest.mark.parametrize("transitions", ["off", "all"])
+def test_they_are_kept_and_logged_as_plain_runs_are(
+    bench: Bench, history: Any, transitions: str
+) -> None:
+    calls = declare(bench, nothing, history=history)
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+    bench.sql("UPDATE task_pending SET attempt = 1 WHERE id = :id", id=ids[0])
+    carry_out(bench, ids, transitions=transitions)
+    assert sorted(map(sorted, calls)) == [[0, 1, 2, 3]]
+    kept = {"all": ids, "failures": ids[:1], "none": []}[history]
+    assert [id_ for (id_,) in bench.rows("SELECT id FROM task_completed ORDER BY id")] == kept
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+    lines = "SELECT count(*) FROM task_transition WHERE event = 'succeed'"
+    assert bench.sql(lines) == (4 if transitions == "all" else 0)
+    assert [bench.effects(task_id) for task_id in ids] == [1] * 4
+
+
 def test_an_outcome_may_be_taken_back(bench: Bench) -> None:
     def ends(_: Any, items: Sequence[Item[Number]]) -> None:
         for item in items:

@@ -6,16 +6,17 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from dev.benchmarks.marks import gather, mark, now
-from dev.benchmarks.peers.verbs import EFFECT
-from tasks_app import AsyncTaskContext, TaskContext, handler
+from dev.benchmarks.peers.verbs import EFFECT, EFFECTS
+from tasks_app import AsyncTaskContext, Item, TaskContext, handler
 
-_EFFECT = text(EFFECT.format(":i"))
+_EFFECT, _EFFECTS = text(EFFECT.format(":i")), text(EFFECTS.format(":i"))
 
 Payload = dict[str, Any]
 
@@ -57,6 +58,15 @@ async def insert_write_async(ctx: TaskContext[AsyncSession], payload: Payload) -
     started = now()
     ctx.write(EFFECT.format("%s"), (payload["i"],))
     mark(payload["i"], started)
+
+
+@handler("insert_bulk", at_once=100)
+def insert_bulk(ctx: TaskContext, items: Sequence[Item[Payload]]) -> None:
+    """Write the rows of a call's tasks by one statement."""
+    started, numbers = now(), [item.payload["i"] for item in items]
+    ctx.connection.execute(_EFFECTS, {"i": numbers})
+    for i in numbers:
+        mark(i, started)
 
 
 @handler("insert_driver")

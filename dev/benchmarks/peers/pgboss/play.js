@@ -5,6 +5,7 @@ const { PgBoss } = require("pg-boss");
 const { answer, gather, latency, mark, now, seconds } = require("./marks.js");
 
 const EFFECT = "INSERT INTO effect (i) VALUES ($1)";
+const EFFECTS = "INSERT INTO effect (i) SELECT unnest(CAST($1 AS bigint[]))";
 const AT_ONCE = 1000;
 const WARM = 50;
 
@@ -16,6 +17,13 @@ async function insert(db, i) {
   mark(i, started);
 }
 
+async function insertAll(db, jobs) {
+  const started = now();
+  const numbers = jobs.map((job) => job.data.i);
+  await db.executeSql(EFFECTS, [numbers]);
+  for (const i of numbers) mark(i, started);
+}
+
 // Each is given a batch and completes it as a whole.
 const handlers = {
   noop: async (_boss, jobs) => {
@@ -24,6 +32,15 @@ const handlers = {
   insert: (boss, jobs) => each(jobs, (i) => insert(boss.getDb(), i)),
   // all effects and all completions in one commit
   insert_batch: (_boss, jobs, tx) => each(jobs, (i) => insert(tx, i)),
+  insert_bulk: (boss, jobs) => insertAll(boss.getDb(), jobs),
+  insert_bulk_in_one: (_boss, jobs, tx) => insertAll(tx, jobs),
+};
+
+// What of work()'s options a handler has of its own.
+const own = {
+  insert_batch: { transactional: true },
+  insert_bulk: { batchSize: 100 },
+  insert_bulk_in_one: { batchSize: 100, transactional: true },
 };
 
 function instance(options) {
@@ -82,11 +99,7 @@ const verbs = {
     await boss.start();
     await gather("pgboss");
     for (const [name, handle] of Object.entries(handlers)) {
-      const options = {
-        batchSize: batch,
-        burstWhenBatchFull: true,
-        transactional: name === "insert_batch",
-      };
+      const options = { batchSize: batch, burstWhenBatchFull: true, ...own[name] };
       await boss.work(name, options, (jobs, tx) => handle(boss, jobs, tx));
     }
     process.on("SIGTERM", () => boss.stop().then(() => process.exit(0)));
