@@ -299,7 +299,7 @@ def limit_reached(facts: TaskFacts, row: StoredRow) -> Finding | None:
         return None
     limit, key, running = facts.shut[0].limit, facts.shut[0].key, facts.shut[0].running
     at_most = limit.most is not None and running >= limit.most
-    allowed = f"{limit.most} at a time" if at_most else f"{limit.rate} in {limit.span}"
+    allowed = f"{limit.most} at a time" if at_most else f"{limit.rate:,} in {limit.span}"
     weighs = row.weight and limit.kind is GateKind.KEY and not at_most
     takes = f", of which it takes {row.weight:,}" if weighs else ""
     option = "--most N" if limit.most is not None else "--rate N/1m"

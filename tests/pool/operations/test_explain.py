@@ -697,16 +697,16 @@ class TestGates:
         assert "tasks-app limits set name t" in answer(healthy, waits(healthy)).advice
 
     def test_rate(self, healthy: Connection) -> None:
-        order_and_limits.set_limit(healthy, Limit(GateKind.KEY, "k*", None, 10, MINUTE, 1))
+        order_and_limits.set_limit(healthy, Limit(GateKind.KEY, "k*", None, 3000, MINUTE, 1))
         healthy.execute(
             text("INSERT INTO task_gate VALUES ('limit key k1', NULL, 0, :at)"), {"at": NOON}
         )
         said = answer(healthy, waits(healthy, limit_key="k1"))
-        assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+        assert said.fact == "The limit of key k1 is reached: 3,000 in 1m"
         said = answer(healthy, waits(healthy, limit_key=["free", "k1"]))
-        assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+        assert said.fact == "The limit of key k1 is reached: 3,000 in 1m"
         heavy = ask(healthy, waits(healthy, limit_key="k1", weight=1500))
-        assert heavy.findings[0].fact.endswith("is reached: 10 in 1m, of which it takes 1,500")
+        assert heavy.findings[0].fact.endswith("is reached: 3,000 in 1m, of which it takes 1,500")
         assert heavy.facts["weight"] == 1500
 
 
