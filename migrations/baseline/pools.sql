@@ -59,6 +59,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
             -- in counted. handler is true: made from the handler's own. Null: none, or those of the handler, which the first claim makes.
     waits_for           integer,  -- How many steps of its flow, and events without a time-out, it waits for. Below 0: it is held, too. Null: none.
     kill_at             timestamptz,  -- When the process of its run, which was cancelled, may be killed. Null: for no cancel.
+    weight              integer,  -- How many tokens its start takes from the rates of its limit keys. Null: one.
     CONSTRAINT keys_are_valid CHECK ('[1,256)'::int4range @> ALL (ARRAY[length(biz_key), length(unique_key), length(order_key), length(limit_key),
         length(fair_key)])),
     CONSTRAINT locks_are_valid CHECK (locks IS NULL OR jsonb_typeof(locks) = 'object' AND NOT jsonb_path_exists(locks, 'strict $.keyvalue() ? (
@@ -76,7 +77,7 @@ CREATE TABLE task_pending (  -- The pending pool: tasks that wait (PENDING) or r
     CONSTRAINT names_are_valid CHECK (octet_length(name) <= 255 AND octet_length(queue) <= 100 AND ((name || ' ') || queue) ~
         '^[A-Za-z_][A-Za-z0-9_.:-]* [A-Za-z_][A-Za-z0-9_.-]*$'),
     CONSTRAINT numbers_are_sane CHECK (priority <= 9 AND LEAST(priority, failures, crashes, retry_level) >= 0 AND GREATEST(failures, crashes) <=
-        attempt AND LEAST(max_attempts, outages) > 0 AND LEAST(timeout_ms, hard_timeout_ms) > 0),
+        attempt AND LEAST(max_attempts, outages, weight) > 0 AND LEAST(timeout_ms, hard_timeout_ms) > 0),
     CONSTRAINT parked_kind_is_known CHECK (parked_kind IN ('order', 'queue', 'name', 'key', 'lock', 'breaker', 'let_through', 'handler', 'encryption')),
     CONSTRAINT payload_and_headers_are_objects CHECK (jsonb_typeof(payload) = 'object' AND pg_column_size(payload) <= 8388608 AND
         jsonb_typeof(headers) = 'object'),
@@ -144,6 +145,7 @@ CREATE TABLE task_completed (  -- The completed pool: SUCCEEDED, SKIPPED, CANCEL
     sub_status          text,
     more_limit_keys     varchar(255)[],
     locks               jsonb,
+    weight              integer,
     PRIMARY KEY (id, finished_at),
     CONSTRAINT state_is_completed CHECK (state IN ('SUCCEEDED', 'SKIPPED', 'CANCELLED', 'EXPIRED'))
 ) PARTITION BY RANGE (finished_at);
@@ -194,6 +196,7 @@ CREATE TABLE task_error (  -- The error pool: FAILED tasks, until somebody reque
     changed_at          timestamptz,
     more_limit_keys     varchar(255)[],
     locks               jsonb,
+    weight              integer,
     CONSTRAINT state_is_failed CHECK (state = 'FAILED')
 );
 CREATE INDEX task_error_biz_key ON task_error (biz_key) WHERE biz_key IS NOT NULL;
@@ -221,17 +224,18 @@ SELECT id,
     greatest(created_at, started_at, cancel_requested_at, changed_at) AS updated_at,  -- When the task was last created, claimed, returned, ended,
         -- changed by an operator or asked to stop.
     more_limit_keys, locks,
-    waits_for  -- As in task_pending.
+    waits_for,  -- As in task_pending.
+    weight
 FROM task_pending
 UNION ALL
 SELECT id, 'completed', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys, locks, NULL
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, finished_at, more_limit_keys, locks, NULL, weight
 FROM task_completed
 UNION ALL
 SELECT id, 'error', state, name, queue, priority, biz_key, unique_key, payload, headers, enabled, attempt, failures, crashes, retry_level,
     max_attempts, due_at, created_at, started_at, finished_at, expires_at, cancel_requested_at, idempotency_key, owner, NULL, NULL, result, error,
-    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys, locks, NULL
+    run_ms, order_key, limit_key, NULL, NULL, NULL, sub_status, greatest(finished_at, changed_at), more_limit_keys, locks, NULL, weight
 FROM task_error;
 
 CREATE TABLE task_key (  -- Unique keys of the scopes queued, for_period and forever: one row for each key that is taken, or was lately. Deleting a
@@ -335,7 +339,8 @@ CREATE FUNCTION task_create(
     name text, payload jsonb DEFAULT '{}', queue text DEFAULT 'default', priority integer DEFAULT 5, run_at timestamptz DEFAULT NULL,
     delay interval DEFAULT '0', biz_key text DEFAULT NULL, unique_key text DEFAULT NULL, max_attempts integer DEFAULT NULL, retry text DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL, enabled boolean DEFAULT true, headers jsonb DEFAULT NULL, order_key text DEFAULT NULL,
-    limit_key text DEFAULT NULL, fair_key text DEFAULT NULL, more_limit_keys text[] DEFAULT NULL, locks jsonb DEFAULT NULL
+    limit_key text DEFAULT NULL, fair_key text DEFAULT NULL, more_limit_keys text[] DEFAULT NULL, locks jsonb DEFAULT NULL,
+    weight integer DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -350,12 +355,13 @@ BEGIN
     FOR try IN 1 .. 10 LOOP
         INSERT INTO task_pending AS p (name, payload, queue, priority, due_at, scan_at, biz_key,
             unique_key, max_attempts, retry, expires_at, enabled, headers, order_key,
-            limit_key, fair_key, more_limit_keys, locks)
+            limit_key, fair_key, more_limit_keys, locks, weight)
         VALUES (task_create.name, coalesce(task_create.payload, '{}'), task_create.queue,
             task_create.priority, due, due, task_create.biz_key, task_create.unique_key,
             most, task_create.retry, task_create.expires_at, task_create.enabled,
             task_create.headers, task_create.order_key, task_create.limit_key,
-            task_create.fair_key, task_create.more_limit_keys, task_create.locks)
+            task_create.fair_key, task_create.more_limit_keys, task_create.locks,
+            task_create.weight)
         ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
         RETURNING p.id INTO task_id;
         IF task_id IS NULL THEN

@@ -45,6 +45,7 @@ def suggest_name(name: str, undo: str, *, queue: str = "") -> None:
 @click.option(
     "--limit-key", multiple=True, help="Limits of keys count by it: tenant:7. Repeatable."
 )
+@click.option("--weight", type=int, help="Tokens that it takes from their rates: 1500.")
 @click.option("--unique-key", help="At most one pending or running task of this name has it.")
 @click.option("--unique-scope", help=f"For how long: {SCOPES}.")
 @click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")

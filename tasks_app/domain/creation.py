@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _RESERVED_BEGINNINGS = (TOKEN_BEGIN, store.REFERENCE_BEGIN, masks.ERASED_BEGIN)
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)
+_OF_ONE_ROW = _KEYS | {"weight"}
 _NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
 """Types whose values cannot change, and mean the same if they are equal."""
@@ -201,14 +202,21 @@ def _keys_and_terms(
 ) -> tuple[tuple[str | None, ...], RowTemplate]:
     keys: tuple[str | None, ...] = _NO_KEYS
     more: list[str] = []
-    if not _KEYS.isdisjoint(options):
+    weight: int | None = None
+    if not _OF_ONE_ROW.isdisjoint(options):
         first, *more = checks.read_limit_keys(options) or (None,)
         read = checks.read_key
         keys = tuple([first if name == "limit_key" else read(options, name) for name in KEYS])
-        options = {k: v for k, v in options.items() if k not in _KEYS}
+        if options.get("weight") is not None:
+            weight = checks.read_integer(options, "weight", 1, checks.HEAVIEST)
+            if first is None:
+                raise InvalidTaskError("options.weight", "is given without a limit_key", "both")
+        options = {k: v for k, v in options.items() if k not in _OF_ONE_ROW}
     terms = _template(name, spec, options)
     if more:
         terms = terms._replace(more_limit_keys=text_array(more))
+    if weight is not None:
+        terms = terms._replace(weight=weight)
     _, unique_key, order_key, _ = keys
     if unique_key is None and terms.rule is not None:
         raise InvalidTaskError("options.unique_key", "is None, but has a scope or policy", "a key")

@@ -14,7 +14,7 @@ from tasks_app.domain.tasks.states import State
 
 _SHARED = (  # columns of a callback that its row template has under the same names
     *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),
-    *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key", "more_limit_keys"),
+    *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key", "more_limit_keys", "weight"),
 )
 
 

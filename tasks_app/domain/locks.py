@@ -250,7 +250,7 @@ class LockRoom:
         one = against[0]
         return str(Obstacle(self.resource, one.mode, one.who, one.task_id, held=one.held))
 
-    def enter(self, task_id: int) -> None:
+    def enter(self, task_id: int, tokens: int = 0) -> None:  # noqa: ARG002  it has no bucket
         self.leave(task_id)
         self.line.insert(0, InLine(0, self.wanted[task_id].mode, "a task", task_id, held=True))
 

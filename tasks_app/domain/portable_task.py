@@ -46,6 +46,7 @@ def write_line(row: Any, payload: str) -> str:
         "order_key": row.order_key,
         "order_policy": "skips" if row.order_skips else None,
         "limit_key": row.limit_key and [row.limit_key, *(row.more_limit_keys or ())],
+        "weight": row.weight,
         "fair_key": row.fair_key,
         "locks": None if row.locks is None or OF_HANDLER in row.locks else row.locks,
         "max_attempts": row.max_attempts,

@@ -102,7 +102,7 @@ CARRIED = (
     *("max_attempts", "at_most_once", "retry", "due_at", "owner", "started_at", "expires_at"),
     *("timeout_ms", "hard_timeout_ms", "cancel_requested_at", "idempotency_key"),
     *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key", "fair_key"),
-    *("sub_status", "more_limit_keys", "locks"),
+    *("sub_status", "more_limit_keys", "locks", "weight"),
 )
 """Columns that a row keeps when it moves to another pool; state and outcome are new."""
 TABLE_OF = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}

@@ -68,7 +68,7 @@ def insert_callbacks(now: str = NOW) -> str:
 CARRIED = (
     *("name", "queue", "priority", "biz_key", "order_key", "limit_key", "payload", "enabled"),
     *("retry_level", "max_attempts", "retry", "expires_at", "timeout_ms", "hard_timeout_ms"),
-    *("order_skips", "fair_key", "more_limit_keys", "locks"),
+    *("order_skips", "fair_key", "more_limit_keys", "locks", "weight"),
 )
 """The columns of a callback's row, without its instants and headers."""
 # A producer may not read callbacks, not even its own: so it passes them.

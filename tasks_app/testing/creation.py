@@ -23,8 +23,9 @@ MOST_READ = 100_000
 MOST_SHOWN = 20
 LONGEST = 300
 """Characters of a task in a message."""
+_LIMITS = ("limit_key", "more_limit_keys", "weight")
 _DEFAULTS = {"queue": "default", "priority": 5}
-_SHOWN = (*_DEFAULTS, "biz_key", "unique_key", "order_key", "limit_key", "more_limit_keys")
+_SHOWN = (*_DEFAULTS, "biz_key", "unique_key", "order_key", *_LIMITS)
 Test = Callable[[Task], object]
 
 
@@ -43,6 +44,8 @@ class Where(TypedDict, total=False):
     """Tasks of one key run one at a time."""
     limit_key: str | Sequence[str] | None
     """What it counts against: its key, or its keys in their order."""
+    weight: int | None
+    """How many tokens its start takes from their rates."""
     delay: Duration
     """How long after its creation it becomes due."""
     run_at: datetime

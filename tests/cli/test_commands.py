@@ -39,10 +39,11 @@ def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
 
 
 def test_a_task_is_created_with_several_limit_keys(shell: Shell) -> None:
-    keys = ("--limit-key", "bank:acme", "--limit-key", "tenant:7")
+    keys = ("--limit-key", "bank:acme", "--limit-key", "tenant:7", "--weight", "1500")
     created = shell("create", "cli.echo", *keys, "--delay", "1h")
     task = shell.json("show", created.stdout.strip())["task"]
     assert (task["limit_key"], task["more_limit_keys"]) == ("bank:acme", ["tenant:7"])
+    assert task["weight"] == 1500
 
 
 def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:

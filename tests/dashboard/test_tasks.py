@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from tasks_app import Flow, NewTask, Settings, create_flow, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
 from tasks_app.pool.runs.heartbeats import write_heartbeat
+from tasks_app.pool.statistics.parts import CountPart, write_parts
 from tasks_app.runtime.api.queues import pause_queue
 from tests.dashboard.browser import Browser, browser_of, dashboard, write
 from tests.dashboard.test_errors import fails, fingerprint_of
@@ -237,3 +239,26 @@ def test_pages_tell_of_successes_that_left_no_row(engine: Engine, browser: Brows
         assert "1,200 tasks of" in browser.get(page).text, page
     assert browser.get("/api/tasks").json()["unkept"]["number"] == 1_200
     assert browser.get("/api/tasks?state=FAILED").json()["unkept"] is None
+
+
+def test_a_task_says_what_it_weighs(engine: Engine, browser: Browser) -> None:
+    light = waiting_task(engine)
+    task_id = waiting_task(engine, limit_key="model", weight=1500)
+    assert "<dt>Weight</dt><dd>1500</dd>" in browser.get(f"/tasks/{task_id}").text
+    assert "<dt>Weight</dt>" not in browser.get(f"/tasks/{light}").text
+    assert browser.get(f"/api/tasks/{task_id}").json()["task"]["weight"] == 1500
+
+
+def test_a_task_in_line_says_when_it_probably_starts(engine: Engine, browser: Browser) -> None:
+    lives(engine, "host-a/1", handlers=["t"])
+    now = datetime.now(UTC)
+    ids = [waiting_task(engine, now=now - timedelta(minutes=20)) for _ in range(3)]
+    minutes = range(int(now.timestamp()) // 60 - 20, int(now.timestamp()) // 60)
+    parts = [CountPart(minute, "t", "default", 1, 2, 10**7, 0, (0,), (0,)) for minute in minutes]
+    with engine.begin() as connection:
+        write_parts(connection, "slot", parts)
+    assert "it probably starts in 90 s (p50), within" in browser.get(f"/tasks/{ids[2]}").text
+    told = browser.get(f"/api/tasks/{ids[2]}").json()["explanation"]
+    assert (told["estimate"]["a_minute"], told["estimate"]["minutes"]) == (2, 15)
+    wait = datetime.fromisoformat(told["estimate"]["p50"]) - datetime.fromisoformat(told["at"])
+    assert wait == timedelta(seconds=90)

@@ -96,7 +96,7 @@ def test_every_option_of_the_public_face_is_known() -> None:
         *("queue", "priority", "run_at", "delay", "biz_key", "unique_key", "order_key"),
         *("max_attempts", "retry", "wait_first", "timeout", "hard_timeout", "expires_at"),
         *("enabled", "headers", "unique_scope", "on_conflict", "max_wait"),
-        *("order_policy", "strict_order", "limit_key", "fair_key", "locks"),
+        *("order_policy", "strict_order", "limit_key", "weight", "fair_key", "locks"),
     }
 
 
@@ -142,6 +142,12 @@ REFUSED_OPTIONS = [
     ("limit_key", "x" * 256, "text of 1 to 255 characters"),
     ("limit_key", {"bank:acme"}, "text of 1 to 255 characters"),
     ("limit_key", [f"k{n}" for n in range(9)], "at most 8"),
+    ("weight", 0, "an integer 1 .. 2147483647"),
+    ("weight", -5, "an integer 1 .. 2147483647"),
+    ("weight", True, "an integer 1 .. 2147483647"),
+    ("weight", "1500", "an integer 1 .. 2147483647"),
+    ("weight", 1.5, "an integer 1 .. 2147483647"),
+    ("weight", 2**31, "an integer 1 .. 2147483647"),
     ("order_policy", "waits", "blocks, skips"),
     ("order_policy", True, "blocks, skips"),
     ("strict_order", "yes", "True or False"),
@@ -221,6 +227,15 @@ def test_a_task_has_up_to_eight_limit_keys_each_once() -> None:
 
 def test_a_wrong_limit_key_is_named_by_its_place() -> None:
     assert refusal(limit_key=["bank:acme", ""]).path == "options.limit_key[1]"
+
+
+def test_a_weight_is_of_limit_keys() -> None:
+    made = row(limit_key="model", weight=1500)
+    assert (made.limit_key, made.terms.weight) == ("model", 1500)
+    assert row(weight=None).terms == row(limit_key="model").terms
+    alone = refusal(weight=1500)
+    assert alone.path == "options.weight"
+    assert "is given without a limit_key. Allowed: both" in str(alone)
 
 
 @pytest.mark.parametrize("options", [{"order_policy": "skips"}, {"strict_order": True}])

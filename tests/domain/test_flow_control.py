@@ -88,14 +88,15 @@ def test_a_bucket_fills_with_time_up_to_its_burst(left, since_s: float, holds: f
     [
         (Limit(GateKind.KEY, "k", 3), 1, None, 2),
         (Limit(GateKind.KEY, "k", 3), 5, None, 0),
-        (Limit(GateKind.KEY, "k", None, 10, SECOND, 5), 99, 2.9, 2),
+        (Limit(GateKind.KEY, "k", None, 10, SECOND, 5), 99, 2.9, 2.9),
         (Limit(GateKind.KEY, "k", 1, 10, SECOND, 5), 0, 2.9, 1),
-        (Limit(GateKind.KEY, "k", 9, 10, SECOND, 5), 0, 0.9, 0),
+        (Limit(GateKind.KEY, "k", 9, 10, SECOND, 5), 0, 0.9, 0.9),
         (None, 99, None, float("inf")),
     ],
 )
 def test_a_gate_has_room_for_what_both_limits_leave(limit, running, left, free) -> None:
-    assert capacity_of(TENANT, limit, running, None, TokenBucket(left, 0.0, NEVER)).free == free
+    room = capacity_of(TENANT, limit, running, None, TokenBucket(left, 0.0, NEVER))
+    assert room.open == free
 
 
 def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
@@ -107,6 +108,15 @@ def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
     admission = admit(waiting, {a: Capacity(2), b: Capacity(1)})
     assert admission.ids == [1, 4, 5]
     assert admission.held == {b: [2, 3]}
+
+
+def test_a_weight_may_take_more_tokens_than_there_are_and_then_the_next_one_waits() -> None:
+    name = Gate(GateKind.NAME, "a")
+    rooms = {TENANT: Capacity(math.inf, tokens=150.0), name: Capacity(math.inf, tokens=3.0)}
+    admission = admit([Waiting(n, (name, TENANT), None, 100) for n in range(4)], rooms)
+    assert admission.ids == [0, 1]
+    assert admission.held == {TENANT: [2, 3]}
+    assert (rooms[TENANT].left, rooms[TENANT].open, rooms[name].left) == (-50, 0, 1)
 
 
 def test_who_waits_for_a_gate_that_nobody_locked_is_left_out() -> None:

@@ -119,6 +119,7 @@ def test_a_callback_is_the_task_that_was_given(connection: Connection) -> None:
         "biz_key": "order:1",
         "order_key": "o",
         "limit_key": ["l", 't:"\\7'],
+        "weight": 7,
         "locks": ["r", 's:"\\7'],
         "fair_key": "f",
         "headers": {"trace": "a"},

@@ -413,6 +413,7 @@ def test_in_a_process_that_the_handler_forked_nothing_is_accepted(bench: Bench, 
         "session": lambda ctx: ctx.session.execute(text("SELECT 1")),
         "commit": lambda ctx: ctx.commit({"at": 1}),
         "sub-status": lambda ctx: ctx.set_sub_status("in a fork"),
+        "spend": lambda ctx: ctx.spend(1),
     }
 
     @bench.handler()

@@ -37,6 +37,7 @@ OPTIONS: dict[str, Any] = {
     "order_key": "customer:7",
     "order_policy": "skips",
     "limit_key": ["tenant:7", "bank:ü"],
+    "weight": 7,
     "fair_key": "tenant:7",
     "locks": Locks(["account:7"], "rates", {"license": 3}),
     "max_attempts": 7,
@@ -52,6 +53,7 @@ TAKEN_ALONG = (
     *(
         "limit_key",
         "more_limit_keys",
+        "weight",
         "fair_key",
         "locks",
         "payload",

@@ -123,6 +123,7 @@ def test_models_and_others_are_compared_as_they_are_stored(kit: Kit) -> None:
         ("order_key", "o", None),
         ("limit_key", "l", ["l", "m"]),
         ("limit_key", ["l", "m"], "l"),
+        ("weight", None, 7),
         ("delay", "1h", "2h"),
         ("run_at", datetime(2040, 1, 1, tzinfo=UTC), datetime(2040, 1, 2, tzinfo=UTC)),
         ("expires_at", datetime(2040, 1, 1, tzinfo=UTC), None),

@@ -234,7 +234,7 @@ GATES = (
         "a wake-up for one that another gate holds",
         "Who is woken finds room at all of its gates.",
         WAKE,
-        "all(room.admits(row.id) for room in others)",
+        "all(room.admits(row.id) for room in others.values())",
         "True",
         f"{WAKES}a_wake_up_passes_over_those_that_another_gate_holds",
     ),

@@ -202,8 +202,8 @@ OPERATORS = (
         "explain: a line that nobody leaves",
         "While messages do not go out nobody hears that the next scan finds his task.",
         "tasks_app/domain/explain/waiting.py",
-        "facts.ahead is None or facts.refused_since or facts.no_leader:",
-        "facts.ahead is None or facts.no_leader:",
+        "line is None or facts.refused_since or facts.no_leader:",
+        "line is None or facts.no_leader:",
         f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
     ),
     mutant(

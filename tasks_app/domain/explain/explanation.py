@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from tasks_app.domain.durations import (
     to_the_second,
 )
 from tasks_app.domain.explain import waiting
+from tasks_app.domain.explain.estimate import Estimate, estimated_start
 from tasks_app.domain.explain.facts import MOST_AHEAD, LastAttempt, StoredRow, TaskFacts
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.groups import GroupProgress
@@ -39,7 +40,8 @@ _ENDINGS = {
     State.EXPIRED: "It expired",
 }
 _OF_ROW = (
-    *("name", "queue", "state", "priority", "attempt", "failures", "max_attempts", "crashes"),
+    *("name", "queue", "state", "priority", "weight"),
+    *("attempt", "failures", "max_attempts", "crashes"),
     *("created_at", "due_at", "scan_at", "expires_at", "started_at", "lease_until", "owner"),
     *("cancel_requested_at", "finished_at"),
 )
@@ -56,6 +58,8 @@ class Explanation:
     """The first is the answer; the others are true, too."""
     facts: dict[str, Any]
     """The facts behind it; instants are datetimes."""
+    estimate: Estimate | None = None
+    """When it probably starts, if it only waits in line. None: nobody knows."""
 
     @property
     def known(self) -> bool:
@@ -68,8 +72,13 @@ def explain(facts: TaskFacts) -> Explanation:
         row: StoredRow | None = getattr(facts, which)
         if row is not None:
             found += [rule(facts, row) for rule in rules]
-    findings = tuple(finding for finding in found if finding is not None)
-    return Explanation(facts.task_id, facts.now, findings, _shown(facts))
+    findings = [finding for finding in found if finding is not None]
+    starts, words = None, ""
+    if findings and findings[0].subject == "in line":
+        starts, words = estimated_start(facts)
+    if words:
+        findings[0] = replace(findings[0], fact=f"{findings[0].fact}; {words}")
+    return Explanation(facts.task_id, facts.now, tuple(findings), _shown(facts), starts)
 
 
 def _shown(facts: TaskFacts) -> dict[str, Any]:
@@ -98,9 +107,9 @@ def _shown(facts: TaskFacts) -> dict[str, Any]:
         }
         if scan is not None and scan.messages:
             shown["messages"] = f"{scan.messages} of the queue in the broker, at the last scan"
-        if facts.ahead is not None:
-            more = facts.ahead > MOST_AHEAD
-            shown["ahead"] = f"more than {MOST_AHEAD:,}" if more else facts.ahead
+        if facts.line is not None:
+            more = facts.line.ahead > MOST_AHEAD
+            shown["ahead"] = f"more than {MOST_AHEAD:,}" if more else facts.line.ahead
     return {name: value for name, value in shown.items() if value is not None}
 
 

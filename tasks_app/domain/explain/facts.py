@@ -54,6 +54,7 @@ class StoredRow:
     limit_key: str | None
     locks: dict[str, Any] | None
     more_limit_keys: list[str] | None
+    weight: int | None
     outages: int | None  # uncharged attempts that met something that was down
     outage_since: datetime | None
     own_date: datetime | None  # when it is due if it is not held
@@ -186,6 +187,16 @@ class ReachedLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """The due tasks of its queue that go before it, and how fast they went lately."""
+
+    ahead: int  # at most ``MOST_AHEAD`` + 1
+    ended: tuple[int, ...]  # how many runs ended, in each whole minute since the first came due
+    waited: float | None  # how long those waited that succeeded lately, as a share of that time
+    is_shared: bool  # by fair keys
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFacts:
     """One task and its surroundings; ``row`` None: there is no such task."""
 
@@ -212,7 +223,7 @@ class TaskFacts:
     step_of: StepOfFlow | None = None
     events: tuple[AwaitedEvent, ...] = ()  # those that it waits for, or has waited for
     connections: tuple[ConnectionLimit, ...] = ()  # read for a task that is due
-    ahead: int | None = None  # tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted.
+    line: Line | None = None  # read for a task that is due and not parked
     late_after: timedelta = timedelta(minutes=1)  # for a due task, and for a scan
     heartbeat_every: timedelta = timedelta(seconds=10)  # the interval of a child's heartbeats
 

@@ -12,7 +12,7 @@ from tasks_app.domain.events import AwaitedEvent, event_in_words
 from tasks_app.domain.explain.facts import MOST_AHEAD, RunBy, StoredRow, TaskFacts
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode, BreakerState
-from tasks_app.domain.flow_control.limits import REASON_WORDS, WaitingKind
+from tasks_app.domain.flow_control.limits import REASON_WORDS, GateKind, WaitingKind
 from tasks_app.domain.flows import After, StepEnd, StepOfFlow, step_in_words, to_mend
 from tasks_app.domain.tasks.states import Event
 
@@ -294,17 +294,19 @@ def order_key_taken(facts: TaskFacts, row: StoredRow) -> Finding | None:
     return None
 
 
-def limit_reached(facts: TaskFacts, _row: StoredRow) -> Finding | None:
+def limit_reached(facts: TaskFacts, row: StoredRow) -> Finding | None:
     if not facts.shut:
         return None
     limit, key, running = facts.shut[0].limit, facts.shut[0].key, facts.shut[0].running
     at_most = limit.most is not None and running >= limit.most
     allowed = f"{limit.most} at a time" if at_most else f"{limit.rate} in {limit.span}"
+    weighs = row.weight and limit.kind is GateKind.KEY and not at_most
+    takes = f", of which it takes {row.weight:,}" if weighs else ""
     option = "--most N" if limit.most is not None else "--rate N/1m"
     command = f"tasks-app limits set {limit.kind} {shlex.quote(limit.target)} {option}"
     return ok(
         "limit",
-        f"The limit of {limit.kind} {key} is reached: {allowed}",
+        f"The limit of {limit.kind} {key} is reached: {allowed}{takes}",
         f"Nothing to do: it starts when there is room; to change the limit: {command}",
     )
 
@@ -332,17 +334,18 @@ def deferred_by_scan(facts: TaskFacts, row: StoredRow) -> Finding | None:
 
 
 def in_queue(facts: TaskFacts, row: StoredRow) -> Finding | None:
-    if facts.ahead is None or facts.refused_since or facts.no_leader:
+    line = facts.line
+    if line is None or facts.refused_since or facts.no_leader:
         return None
     since = instant_in_words(row.due_at, facts.now)
-    if facts.ahead == 0:
+    if line.ahead == 0:
         fact = f"It became due {since} and is first in its line: {_next_step(facts)}"
     else:
-        most = facts.ahead > MOST_AHEAD
-        number = f"more than {MOST_AHEAD:,} tasks" if most else count(facts.ahead, "task")
+        most = line.ahead > MOST_AHEAD
+        number = f"more than {MOST_AHEAD:,} tasks" if most else count(line.ahead, "task")
         fact = (
             f"It became due {since} and waits in line: {number} of queue {row.queue}, of a better "
-            f"priority or due before, {'goes' if facts.ahead == 1 else 'go'} first"
+            f"priority or due before, {'goes' if line.ahead == 1 else 'go'} first"
         )
     if facts.now - row.due_at < facts.late_after:
         return ok("in line", fact, "Nothing to do; ask again in a while.")

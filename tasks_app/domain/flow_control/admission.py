@@ -18,6 +18,12 @@ class Waiting(NamedTuple):
     task_id: int
     gates: tuple[Gate, ...]
     locks: Mapping[str, Sequence[str] | Mapping[str, int]] | None = None  # as its row has them
+    weight: int | None = None
+
+
+def tokens_of(gate: Gate, weight: int | None) -> int:
+    """Return what a start takes from the gate's rate: weights count for limit keys alone."""
+    return weight or 1 if gate.kind is GateKind.KEY else 1
 
 
 class GateRoom(Protocol):
@@ -25,8 +31,8 @@ class GateRoom(Protocol):
 
     def admits(self, task_id: int) -> bool: ...
 
-    def enter(self, task_id: int) -> None:
-        """Note that the task passes."""
+    def enter(self, task_id: int, tokens: int) -> None:
+        """Note that the task passes, and takes so many tokens."""
 
     def hold(self, task_id: int) -> None:
         """Note that the task has to wait."""
@@ -43,20 +49,30 @@ class TokenBucket(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Capacity:
-    free: float  # how many tasks may pass; infinity: any number
+    free: float  # how many more may run; infinity: any number
     head: int | None = None  # the only task that may pass an order key
     ordered: bool = False
     leaves_s: float = math.inf  # seconds until its head expires, and the next one may pass
-    tokens: float = math.inf  # in its bucket
+    tokens: float = math.inf  # in its bucket; below 0: tasks have taken more than there was
     running: int = 0
     since: datetime | None = None  # start of the oldest run; None: nothing runs
     at: datetime = NEVER
+    left: float = field(init=False)  # tokens, without those that tasks which pass will take
+
+    def __post_init__(self) -> None:
+        self.left = self.tokens
+
+    @property
+    def open(self) -> float:
+        """How many tasks may pass, if each takes one token; below 1: none."""
+        return max(0.0, min(self.free, self.left))
 
     def admits(self, task_id: int) -> bool:
-        return self.free >= 1 and (not self.ordered or task_id == self.head)
+        return self.open >= 1 and (not self.ordered or task_id == self.head)
 
-    def enter(self, task_id: int) -> None:  # noqa: ARG002  any task takes one place
+    def enter(self, task_id: int, tokens: int) -> None:  # noqa: ARG002  any task takes one place
         self.free -= 1
+        self.left -= tokens  # more than there is: else one above the burst would wait for ever
 
     def hold(self, task_id: int) -> None:
         """Nothing: who waits takes no place."""
@@ -76,7 +92,7 @@ def capacity_of(
         return Capacity(free, running=running)
     left, since_s, at = bucket or TokenBucket(None, 0.0, NEVER)
     tokens = limit.tokens(left, since_s)
-    return Capacity(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
+    return Capacity(free, tokens=tokens, running=running, at=at)
 
 
 @dataclass(slots=True)
@@ -94,8 +110,8 @@ def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, GateRoom]) -> Admissi
     A task with a gate that is not among the rooms is neither: it is checked again later.
     """
     admission = Admission()
-    for task_id, gates, _ in waiting:
-        passed: list[GateRoom] = []
+    for task_id, gates, _, weight in waiting:
+        passed: list[tuple[GateRoom, int]] = []
         for gate in gates:
             room = rooms.get(gate)
             if room is None:
@@ -108,10 +124,10 @@ def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, GateRoom]) -> Admissi
                         if each in rooms:
                             rooms[each].hold(task_id)
                 break
-            passed.append(room)
+            passed.append((room, tokens_of(gate, weight)))
         else:
-            for room in passed:
-                room.enter(task_id)
+            for room, tokens in passed:
+                room.enter(task_id, tokens)
             admission.ids.append(task_id)
     return admission
 

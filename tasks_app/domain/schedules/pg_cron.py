@@ -22,7 +22,7 @@ OPTIONS = frozenset(
     {  # that the function in the database sets
         *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
         *("fair_key", "biz_key", "unique_key", "order_key", "limit_key", "more_limit_keys"),
-        *("locks", "delay_s", "headers"),
+        *("locks", "weight", "delay_s", "headers"),
     }
 )
 _HIGHEST = (59, 23, 31, 12, 7)

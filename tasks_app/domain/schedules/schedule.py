@@ -31,7 +31,7 @@ from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (  # columns of a task in a schedule's options, if they are set; besides the keys
     *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
-    *("strict_order", "fair_key", "more_limit_keys", "locks"),
+    *("strict_order", "fair_key", "more_limit_keys", "locks", "weight"),
 )
 
 

@@ -64,6 +64,9 @@ class TaskOptions(TypedDict, total=False):
     limit_key: str | Sequence[str] | None
     """Counts against the limit of this key, if an operator has set one. Of several keys, as
     ``["bank:acme", "tenant:7"]``, each must have room."""
+    weight: int | None
+    """How many tokens its start takes from the rates of its limit keys; default 1. What it really
+    cost, its handler says by ``ctx.spend``."""
     locks: str | Sequence[str] | Locks | None
     """Resources that it locks while it runs: a name, a list of names, or ``Locks(shared=…)``. It
     waits for them before it starts. Default: the handler's."""
@@ -95,6 +98,7 @@ class OrderPolicy(StrEnum):
 LONGEST_KEY = 255
 LONGEST_SUB_STATUS = 200
 MOST_LIMIT_KEYS = 8
+HEAVIEST = 2**31 - 1
 _LONGEST_QUOTED = 60
 T = TypeVar("T")
 

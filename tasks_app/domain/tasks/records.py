@@ -92,6 +92,7 @@ class RowTemplate(NamedTuple):
     fair_key: str | None = None
     more_limit_keys: str | None = None  # all but the first, as an array in PostgreSQL's text form
     locks: str | None = None  # JSON text of its own, not its handler's
+    weight: int | None = None
     order_skips: bool | None = None  # True: the order_key's policy is `skips`
     strict_order: bool = False  # producers of the order_key take turns
     rule: KeyRule | None = None  # for the unique_key, if scope or policy was given
@@ -180,6 +181,7 @@ class Task:
     waits_for: int | None = (
         None  # how many needs, steps of its flow and events, are open; None: none
     )
+    weight: int | None = None  # tokens that its start takes from its limit keys' rates; None: one
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ BEGIN
         INSERT INTO {PENDING} AS p (name, payload, queue, priority, created_at, due_at, scan_at,
             headers, schedule_id, retry_level, max_attempts, retry, timeout_ms, hard_timeout_ms,
             order_skips, fair_key, biz_key, unique_key, order_key, limit_key, more_limit_keys,
-            locks)
+            locks, weight)
         VALUES (s.task, s.payload, s.queue, s.priority, clock, due, due,
             coalesce(s.options -> 'headers', '{{}}') || jsonb_build_object('schedule', s.name,
                 'fire_at', to_char(instant, 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"')),
@@ -261,7 +261,7 @@ BEGIN
             (s.options ->> 'order_skips')::boolean, s.options ->> 'fair_key',
             s.options ->> 'biz_key', s.options ->> 'unique_key', s.options ->> 'order_key',
             s.options ->> 'limit_key', (s.options ->> 'more_limit_keys')::text[],
-            (s.options ->> 'locks')::jsonb)
+            (s.options ->> 'locks')::jsonb, (s.options ->> 'weight')::integer)
         ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
         RETURNING p.id INTO made;
         IF made IS NULL THEN

@@ -121,7 +121,7 @@ def capacities_of(
 def spend_tokens(
     connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]
 ) -> None:
-    """Take a token for each start from the buckets, under the locks."""
+    """Take the tokens of the starts from the buckets, under the locks."""
     spent = [gate for gate in started if gate in rooms and not math.isinf(rooms[gate].tokens)]
     for gate in spent:
         rooms[gate].tokens -= started[gate]

@@ -48,7 +48,7 @@ FRONT = 100  # rows of a queue and priority that are read
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys, p.locks,
-        {is_parked_as(WaitingKind.LOCK)} AS has_place
+        p.weight, {is_parked_as(WaitingKind.LOCK)} AS has_place
     FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
@@ -119,8 +119,8 @@ def waiting(
         rows = [row for row in rows if row.id not in left]
     limits = read_limits(connection) if rows else Limits()
     found = [
-        Waiting(task_id, limits.gates_of(*keys) + gates_of_locks(locks), locks)
-        for task_id, *keys, locks, _ in rows
+        Waiting(task_id, limits.gates_of(*keys) + gates_of_locks(locks), locks, weight)
+        for task_id, *keys, locks, weight, _ in rows
     ]
     return WaitingTasks(found, limits)
 

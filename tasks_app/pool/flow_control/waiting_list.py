@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Capacity
+from tasks_app.domain.flow_control.admission import Capacity, tokens_of
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits, WaitingKind
 from tasks_app.domain.locks import LockRoom
 from tasks_app.domain.tasks.records import text_array
@@ -130,7 +130,7 @@ def look_in_s(gate: Gate, room: Capacity | LockRoom, limits: Limits) -> float:
     if limit is None or limit.burst is None or math.isinf(room.tokens):
         wait_s = min(LOOK_AGAIN_S, room.leaves_s)
     else:
-        left = room.tokens - min(room.free, math.floor(room.tokens))
+        left = room.tokens - int(room.open)
         wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
     changed_at = limit and limit.changed_at
     if changed_at and room.since and room.since < changed_at + UNCOMMITTED:
@@ -150,7 +150,7 @@ _LINE = text(f"""
         WITH ORDINALITY AS g(kind, key, number, head, priority, after, place)
     CROSS JOIN LATERAL (
         SELECT p.id, p.priority, p.queue, p.name, p.order_key, p.limit_key, p.more_limit_keys,
-            {READY} AND {queue_runs("p.queue")} AND {is_free()} AS may_run
+            p.weight, {READY} AND {queue_runs("p.queue")} AND {is_free()} AS may_run
         FROM {PENDING} p
         WHERE p.state = '{State.PENDING}' AND p.parked_kind = g.kind AND p.parked_for = g.key
           AND (g.head IS NULL OR p.id = g.head) AND (p.priority, p.id) > (g.priority, g.after)
@@ -190,7 +190,7 @@ def wake_tasks(
     # ``careful``: a task whose row the database refuses to change takes no room.
     waits = {gate: look_in_s(gate, room, limits) for gate, room in rooms.items()}
     ended = dict.fromkeys(rooms, MOST_WOKEN) if most is None else most
-    left = {g: int(min(room.free, ended.get(g, 0), MOST_WOKEN)) for g, room in rooms.items()}
+    left = {g: int(min(room.open, ended.get(g, 0), MOST_WOKEN)) for g, room in rooms.items()}
     left = {gate: number for gate, number in left.items() if number}
     unread = dict.fromkeys(left, _FRONT)
     ids: list[int] = []
@@ -211,10 +211,10 @@ def wake_tasks(
             if changeable is not None and row.id not in changeable:
                 continue
             ids.append(row.id)
-            if others is not None and all(room.admits(row.id) for room in others):
-                for room in others:
-                    room.free -= 1
-                left[gate] -= 1
+            if others is not None and all(room.admits(row.id) for room in others.values()):
+                for each, room in (*others.items(), (gate, rooms[gate])):
+                    room.enter(row.id, tokens_of(each, row.weight))
+                left[gate] = int(min(left[gate] - 1, rooms[gate].open))
                 woken.append((row.queue, row.id))
                 waits[gate] = min(waits[gate], UNUSED_S)
         there = Counter(gates[row.place - 1] for row in line)
@@ -260,7 +260,7 @@ def _columns(gates: Collection[Gate]) -> dict[str, str]:
 
 def _elsewhere(
     connection: Connection, line: Sequence[Any], gates: Sequence[Gate], limits: Limits, now: Clock
-) -> dict[int, list[Capacity]]:
+) -> dict[int, dict[Gate, Capacity]]:
     """Return the capacity of the other gates of the tasks that may run."""
     others: dict[int, list[Gate]] = {}
     for row in line:
@@ -271,4 +271,4 @@ def _elsewhere(
     rooms = capacities_of(
         connection, {g for some in others.values() for g in some}, limits, now=now
     )
-    return {task_id: [rooms[gate] for gate in some] for task_id, some in others.items()}
+    return {task_id: {gate: rooms[gate] for gate in some} for task_id, some in others.items()}

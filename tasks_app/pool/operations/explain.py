@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain import facts as model
+from tasks_app.domain.explain.estimate import LEAST_MINUTES, WITHIN
 from tasks_app.domain.explain.facts import StoredRow, TaskFacts
 from tasks_app.domain.flow_control.admission import Waiting
 from tasks_app.domain.queues import Pause
+from tasks_app.domain.statistics import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool import tables as t
 from tasks_app.pool.events import waits_of
@@ -24,7 +27,18 @@ from tasks_app.pool.locks.declared import lock_rooms
 from tasks_app.pool.operations.audit import last_hold
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.heartbeats import OF_WORK
-from tasks_app.pool.statistics.read import unkept
+from tasks_app.pool.statistics.read import (
+    Grain,
+    Wanted,
+    history,
+    minutes_not_rolled_up,
+    unkept,
+)
+
+MINUTE, MS = timedelta(minutes=1), timedelta(milliseconds=1)
+COUNTS_TAKE = timedelta(seconds=10)  # processes write their counts every few seconds
+DONE = CountedOutcome.DONE
+_RUNS = (DONE, CountedOutcome.FAILED, CountedOutcome.RETRIED, CountedOutcome.SNOOZED)
 
 
 def read_facts(
@@ -85,7 +99,7 @@ def read_facts(
     facts = replace(facts, connections=tuple(connection_limits(connection)))
     if row.scan_at is None or row.scan_at > at:
         return facts
-    return replace(facts, ahead=_ahead(connection, row, at))
+    return replace(facts, line=_line(connection, row, at))
 
 
 def _with_surroundings(facts: TaskFacts, around: Any) -> TaskFacts:
@@ -124,7 +138,7 @@ def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> Tas
     shut = [
         model.ReachedLimit(limit, gate.key, room.running)
         for gate, room in rooms.items()
-        if room.free < 1 and (limit := limits.of(gate)) is not None
+        if room.open < 1 and (limit := limits.of(gate)) is not None
     ]
     turn = None
     if row.order_key is not None:
@@ -142,26 +156,54 @@ def _with_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> Tas
     return replace(facts, turn=turn, shut=tuple(shut))
 
 
-def _ahead(connection: Connection, row: StoredRow, now: datetime) -> int:
+def _line(connection: Connection, row: StoredRow, now: datetime) -> model.Line:
+    """Return the tasks before it, and what ended in the whole minutes since the first came due."""
+    ahead = _ahead(connection, row, now)
+    first, until = min(ahead.first, row.scan_at or now), now - COUNTS_TAKE
+    until = until.replace(second=0, microsecond=0)
+    wanted = Wanted(Grain.MINUTE, WITHIN + MINUTE, queue=row.queue, outcomes=_RUNS)
+    live = [] if ahead.standby else minutes_not_rolled_up(connection, wanted)
+    points = [*live, *history(connection, wanted, now=now)]
+    # A minute that is rolled up between the two reads is in both, not in neither.
+    latest = {(point.at, point.outcome): point for point in points}
+    ended: Counter[datetime] = Counter()
+    for point in latest.values():
+        ended[point.at] += point.number
+    number = (until - max(until - WITHIN, first)) // MINUTE
+    minutes = [until - MINUTE * ago for ago in range(number, 0, -1)]
+    done = [latest[at, DONE] for at in minutes[-LEAST_MINUTES:] if (at, DONE) in latest]
+    stood_ms = sum((each.at + MINUTE / 2 - first) / MS * each.number for each in done)
+    return model.Line(
+        ahead.number,
+        ended=tuple(ended[at] for at in minutes),
+        waited=sum(each.wait_ms for each in done) / stood_ms if done else None,
+        is_shared=ahead.is_shared,
+    )
+
+
+def _ahead(connection: Connection, row: StoredRow, now: datetime) -> Any:
     values = {name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")}
     values["now"] = now
     # Within its priority, tasks before its own place; within better ones, tasks that are due now. A
-    # bulk of tasks may have the same scan_at.
+    # bulk of tasks may have the same scan_at. Their order makes the planner take the index.
     query = text(f"""
-        SELECT count(*) FROM (
-            SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
+        SELECT count(*) AS number, coalesce(min(before.scan_at), {t.NOW}) AS first,
+            EXISTS (SELECT FROM {t.FAIR} f WHERE f.queue = :queue) AS is_shared,
+            pg_is_in_recovery() AS standby
+        FROM (
+            SELECT p.scan_at FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
             CROSS JOIN LATERAL (
-                SELECT FROM {t.PENDING} p
+                SELECT p.scan_at FROM {t.PENDING} p
                 WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND (p.scan_at, p.id) < (
                     CASE WHEN r.priority < :priority THEN {t.NOW}
                          ELSE CAST(:scan_at AS timestamptz) END,
                     CASE WHEN r.priority < :priority THEN 9223372036854775807
                          ELSE CAST(:id AS bigint) END)
-                LIMIT {model.MOST_AHEAD + 1}) AS p
+                ORDER BY p.scan_at, p.id LIMIT {model.MOST_AHEAD + 1}) AS p
             LIMIT {model.MOST_AHEAD + 1}) AS before
     """)
-    return int(connection.execute(query, values).scalar_one())
+    return connection.execute(query, values).one()
 
 
 _OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}

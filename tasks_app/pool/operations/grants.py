@@ -118,9 +118,9 @@ _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 # let them settle it.
 _STANDING = (
     "id, name, queue, priority, biz_key, unique_key, order_key, limit_key, more_limit_keys, "
-    "locks, fair_key, state, enabled, attempt, failures, crashes, parked, parked_kind, parked_for, "
-    "due_at, scan_at, started_at, expires_at, cancel_requested_at, batch_id, created_at, "
-    "held_due_at"
+    "weight, locks, fair_key, state, enabled, attempt, failures, crashes, parked, parked_kind, "
+    "parked_for, due_at, scan_at, started_at, expires_at, cancel_requested_at, batch_id, "
+    "created_at, held_due_at"
 )
 _AMENDED = (
     "payload, locks, due_at, scan_at, held_due_at, parked, parked_kind, parked_for, changed_at"

@@ -31,6 +31,7 @@ DEFAULTS = {
     "fair_key": None,
     "more_limit_keys": None,
     "locks": None,
+    "weight": None,
 }
 """Defaults of the table's columns."""
 ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
@@ -91,6 +92,7 @@ SHARED = {
     "fair_key": "text",
     "more_limit_keys": "text",
     "locks": "text",
+    "weight": "integer",
 }
 INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
 
@@ -107,12 +109,12 @@ def inserted(source: str, unique_key: str) -> str:
     INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, order_key, limit_key,
         payload, headers, enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at,
         timeout_ms, hard_timeout_ms, schedule_id, batch_id, order_skips, fair_key,
-        more_limit_keys, locks, created_at)
+        more_limit_keys, locks, weight, created_at)
     SELECT n.id, k.name, k.queue, k.priority, n.biz_key, {unique_key}, n.order_key, n.limit_key,
         CAST(n.payload AS jsonb), CAST(k.headers AS jsonb), k.enabled, k.retry_level,
         k.max_attempts, k.retry, d.due_at, d.due_at,
         k.expires_at, k.timeout_ms, k.hard_timeout_ms, k.schedule_id, k.batch_id, k.order_skips,
-        k.fair_key, CAST(k.more_limit_keys AS text[]), CAST(k.locks AS jsonb), {INSTANT}
+        k.fair_key, CAST(k.more_limit_keys AS text[]), CAST(k.locks AS jsonb), k.weight, {INSTANT}
     FROM {source}
     CROSS JOIN LATERAL (
         SELECT coalesce(k.run_at, {INSTANT}) + make_interval(secs => k.delay) AS due_at

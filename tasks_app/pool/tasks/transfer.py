@@ -21,9 +21,9 @@ from tasks_app.pool.tasks.create import create_many
 
 _LEAVE = text(f"""
     SELECT p.id, p.name, p.queue, p.priority, p.biz_key, p.unique_key, p.order_key, p.order_skips,
-        p.limit_key, p.more_limit_keys, p.locks, p.fair_key, p.max_attempts, p.retry, p.timeout_ms,
-        p.hard_timeout_ms, p.expires_at, p.enabled, p.idempotency_key, p.created_at, p.attempt,
-        p.failures, p.crashes, p.retry_level, {own_date()} AS run_at,
+        p.limit_key, p.more_limit_keys, p.weight, p.locks, p.fair_key, p.max_attempts, p.retry,
+        p.timeout_ms, p.hard_timeout_ms, p.expires_at, p.enabled, p.idempotency_key, p.created_at,
+        p.attempt, p.failures, p.crashes, p.retry_level, {own_date()} AS run_at,
         CAST(p.headers AS text) AS headers, CAST(p.payload AS text) AS payload, p.batch_id
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
     ORDER BY p.id""")

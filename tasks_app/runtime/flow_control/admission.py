@@ -24,6 +24,8 @@ from tasks_app.domain.flow_control.admission import (
     PickedTask,
     Shares,
     admit,
+    capacity_of,
+    tokens_of,
 )
 from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -63,6 +65,7 @@ from tasks_app.pool.locks.declared import (
 from tasks_app.pool.runs.claim import Claimer, Claims, claim
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.encryption.encryption import PAYLOAD, Encryption
+from tasks_app.runtime.handlers.context import SPENT
 from tasks_app.runtime.hint_sender import Hint
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.large_values import LargeStoreError, LargeValues
@@ -140,6 +143,8 @@ class AdmissionControl:
         # The gates that each run of this child has passed, by id and attempt.
         self._behind: dict[tuple[int, int], tuple[Gate, ...]] = {}
         self._ended: Counter[Gate] = Counter()
+        self._weights: dict[tuple[int, int], int] = {}  # of those runs that have one
+        self._owed: Counter[Gate] = Counter()  # tokens that ended runs took beyond their weights
         self._fruitless = 0
         self.hindered_until = 0.0  # claims skip the short way until then, by time.monotonic
 
@@ -176,7 +181,12 @@ class AdmissionControl:
             self.hindered_until = began + HINDERED_S
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
-        self._note(claimed, {task.task_id: task.gates for task in found.waiting})
+        of = {task.task_id: task for task in found.waiting}
+        self._note(claimed, {task_id: task.gates for task_id, task in of.items()})
+        with self._mutex:
+            self._weights |= {
+                task.fence[:2]: weight for task in claimed if (weight := of[task.task_id].weight)
+            }
         self._wake(admission.behind, now)
         return claimed
 
@@ -206,14 +216,24 @@ class AdmissionControl:
                     park_at_gates(connection, admission.held, rooms, limits, now=now)
                 self._wake(admission.behind, now)
 
-    def ended(self, fences: Iterable[Fence]) -> bool:
+    def ended(self, fences: Collection[Fence]) -> bool:
         """Note that runs are over, however they ended; return whether tasks may wait for that."""
-        if not self._behind:
+        if not self._behind and not SPENT:
             return False
         with self._mutex:
             gates = [self._behind.pop(fence[:2], ()) for fence in fences]
             self._ended.update(gate for some in gates for gate in some)
+            if self._weights or SPENT:
+                for fence, some in zip(fences, gates, strict=True):
+                    self._note_spent(fence[:2], some)
         return bool(self._ended)
+
+    def _note_spent(self, run: tuple[int, int], gates: Iterable[Gate]) -> None:
+        weight, spent = self._weights.pop(run, 1), SPENT.pop(run, None)
+        if spent is not None:
+            for gate in gates:
+                if gate.kind is GateKind.KEY:
+                    self._owed[gate] += spent - weight
 
     def wake_after_runs(self, *, now: datetime | None = None) -> None:
         """Wake the tasks that wait behind runs which are over; return when they are awake."""
@@ -222,7 +242,18 @@ class AdmissionControl:
                 return
             with self._mutex:
                 ended, self._ended = self._ended, Counter()
+                owed, self._owed = self._owed, Counter()
+            if owed:
+                self._take(owed, now)
+                self._wake([gate for gate, tokens in owed.items() if tokens < 0], now)
             self._wake(ended, now, ended)
+
+    def _take(self, owed: Counter[Gate], now: Now) -> None:
+        with self._database.begin() as connection:
+            buckets = lock_buckets(connection, owed, now=now)
+            limits = rows.read_limits(connection)
+            rooms = {g: capacity_of(g, limits.of(g), 0, None, buckets[g]) for g in buckets}
+            spend_tokens(connection, owed, rooms)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
         """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept."""
@@ -298,7 +329,7 @@ def let_pass(
     After the COMMIT, check for room again: a run that made some may have checked before it. Check
     all gates of the tasks that are held: a task woken by another gate leaves its place at each.
     """
-    gates_of = {task.task_id: task.gates for task in found.waiting}
+    of = {task.task_id: task for task in found.waiting}
     buckets = lock_buckets(connection, found.gates, now=now)
     waiting = lock_declared(connection, found.waiting)
     lines = lock_rooms(connection, waiting, takes_over=True, now=now)
@@ -308,7 +339,10 @@ def let_pass(
     claimed = claim(connection, admission.ids[:most], claimer, token, Claims.ADMITTED, now=now)
     running = {task.task_id for task in claimed}
     keep_in_order(admission, rooms, [i for i in admission.ids if i not in running])
-    started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
+    started: Counter[Gate] = Counter()
+    for each in claimed:
+        _, gates, _, weight = of[each.task_id]
+        started.update({gate: tokens_of(gate, weight) for gate in gates})
     spend_tokens(connection, started, counted)
     grant_declared(connection, claimed, lines, now=now)
     park_at_gates(connection, admission.held, rooms, found.limits, now=now)

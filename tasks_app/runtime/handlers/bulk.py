@@ -74,6 +74,10 @@ class Item(Generic[PayloadT]):
         """There is nothing to do for it, as ``Skip`` says."""
         self.outcome = Skip(reason)
 
+    def spend(self, tokens: int) -> None:
+        """Say how many tokens of a rate it has cost, as ``ctx.spend`` does."""
+        self.context.spend(tokens)
+
 
 _OF_TRANSACTION = {"session", "connection", "write", "check_awaited"}
 _OF_CALL = _OF_TRANSACTION | {"log", "name", "queue", "deadline", "remaining"}

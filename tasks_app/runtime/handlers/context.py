@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from uuid import uuid5
 
 from tasks_app.domain.durations import named_duration
-from tasks_app.domain.tasks.options import check_sub_status
+from tasks_app.domain.tasks.options import HEAVIEST, check_integer, check_sub_status
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.runtime.handlers.run_log import RunLog
 
@@ -47,6 +47,9 @@ _FORKED = (
     "This process was forked from the handler's, and what it writes would not commit with the "
     "task. Use the context in the handler's own process."
 )
+
+SPENT: dict[tuple[int, int], int] = {}
+"""What runs of this process have spent, by id and attempt, until their ends are booked."""
 
 
 class TaskContext(Generic[SessionT_co]):
@@ -568,6 +571,27 @@ class TaskContext(Generic[SessionT_co]):
         if os.getpid() != self._process:
             raise RuntimeError(_FORKED)
         self._run.sub_status = check_sub_status(text)
+
+    def spend(self, tokens: int) -> None:
+        """Say how many tokens of the rates of its limit keys this run has cost in all.
+
+        The difference to the task's ``weight`` is taken from the rates, or given back to them, when
+        the run has ended, however it ended. The last call counts. A run whose process dies costs
+        the weight.
+
+        >>> @handler("text.summarize")
+        ... def summarize(ctx: TaskContext, payload: dict):
+        ...     answer = ask_model(payload["text"])
+        ...     ctx.spend(answer["tokens"])
+        ...     return answer["text"]
+
+        Raises:
+            InvalidTaskError: it is no number of tokens.
+            RuntimeError: a process that the handler forked asks.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(_FORKED)
+        SPENT[self.fence[:2]] = check_integer(tokens, "tokens", 0, HEAVIEST)
 
     def locks(
         self,

@@ -47,6 +47,7 @@ TASK: dict[str, Any] = {
     "biz_key": "b:1",
     "order_key": "o",
     "limit_key": ["bank:acme", 'tenant:"7"'],
+    "weight": 7,
     "locks": ["account:7", 'a "quote"'],
     "headers": {"h": 1},
     "retry": "5s,30s",
@@ -94,7 +95,7 @@ def stands(engine: Engine) -> dict[str, Any]:
         tasks = connection.execute(
             text("""SELECT name, queue, priority, payload, headers, unique_key, biz_key, due_at,
                 scan_at, created_at, max_attempts, retry, timeout_ms, order_key, limit_key,
-                more_limit_keys, locks, state
+                more_limit_keys, weight, locks, state
                 FROM task_pending ORDER BY headers ->> 'schedule', headers ->> 'fire_at'""")
         )
         return {"schedules": found.all(), "fires": fires.all(), "tasks": tasks.all()}

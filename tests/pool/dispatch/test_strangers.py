@@ -86,6 +86,7 @@ ILLEGAL = [
     ("numbers_are_sane", {"max_attempts": "0"}),
     ("numbers_are_sane", {"timeout_ms": "0"}),
     ("numbers_are_sane", {"hard_timeout_ms": "-5"}),
+    ("numbers_are_sane", {"weight": "0"}),
     ("keys_are_valid", {"order_key": "''"}),
     ("keys_are_valid", {"order_key": "repeat('x', 256)"}),
     ("keys_are_valid", {"limit_key": "''"}),
@@ -196,9 +197,11 @@ def test_the_sql_door_knows_keys(connection: Connection) -> None:
 
 def test_the_sql_door_knows_several_limit_keys(connection: Connection) -> None:
     keys = "limit_key => 'bank:acme', more_limit_keys => ARRAY['tenant:7', 'region:\"eu\"']"
+    keys += ", weight => 7"
     row = row_of(connection, door(connection, f"'t', {keys}"))
     by_hand = row_of(connection, pending_task(connection, limit_key=["bank:acme", "tenant:7"]))
     assert (row.limit_key, row.more_limit_keys) == ("bank:acme", ["tenant:7", 'region:"eu"'])
+    assert (row.weight, by_hand.weight) == (7, None)
     assert (by_hand.limit_key, by_hand.more_limit_keys) == ("bank:acme", ["tenant:7"])
 
 

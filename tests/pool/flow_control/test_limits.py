@@ -85,6 +85,24 @@ def test_a_bucket_lets_its_burst_pass_and_then_what_flows_in(connection: Connect
     assert waiting_list.next_gate_check_in_s(connection, now=after(9)) is None
 
 
+def test_heavy_tasks_pass_while_there_is_a_token_and_are_woken_as_it_is_paid_back(
+    connection: Connection,
+) -> None:
+    set_limit(connection, limit_of("key", "k*", None, "600/1m", 40))
+    ids = waiting(connection, 4, weight=35)
+
+    assert passing(connection, ids, NOON) == ids[:2]
+    rooms = capacities_of(connection, [GATE], order_and_limits.read_limits(connection), now=NOON)
+    assert rooms[GATE].tokens == -30
+    assert waiting_list.next_gate_check_in_s(connection, now=NOON) == pytest.approx(5)
+
+    assert wake(connection, after(3)) == []
+    assert wake(connection, after(5)) == ids[2:3]
+    assert row_of(connection, ids[3]).parked == "limit key k1"
+    assert passing(connection, ids, after(5)) == ids[2:3]
+    assert wake(connection, after(99)) == ids[3:]
+
+
 def test_who_is_woken_has_the_better_priority_then_the_lower_id(connection: Connection) -> None:
     set_limit(connection, Limit(GateKind.KEY, "k1", 0))
     low, high = waiting(connection, 2, priority=9), waiting(connection, 2, priority=1)

@@ -57,7 +57,7 @@ KINDS = [
     {},
     {"queue": "q", "priority": 0},
     {"biz_key": "tab\tline\nreturn\rslash\\N \\. é"},
-    {"limit_key": ["bank:acme", 'tab\tline\nslash\\ quote" {comma,}', "NULL"]},
+    {"limit_key": ["bank:acme", 'tab\tline\nslash\\ quote" {comma,}', "NULL"], "weight": 7},
     {"headers": {"a": 'quote " slash \\ line \n'}},
     {"run_at": NOON + timedelta(days=2), "expires_at": NOON + timedelta(days=9)},
     {"delay": "90s", "timeout": 1, "hard_timeout": 2},

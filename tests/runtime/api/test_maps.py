@@ -201,7 +201,7 @@ def test_items_have_the_options_of_the_map(bench: Bench, told) -> None:
     options: dict[str, Any] = {
         "queue": "q", "priority": 2, "biz_key": "b", "limit_key": ["l", "m"], "timeout": "3s",
         "retry": "1m,2m", "max_attempts": 3, "headers": {"h": 1}, "expires_at": later,
-        "delay": timedelta(hours=1), "order_key": "o",
+        "delay": timedelta(hours=1), "order_key": "o", "weight": 7,
     }  # fmt: skip
     created = made(bench, mapped(**options))
     task_id = created.task_ids["doubled"]
@@ -212,11 +212,11 @@ def test_items_have_the_options_of_the_map(bench: Bench, told) -> None:
     bench.drain()
     found = bench.rows(
         "SELECT DISTINCT queue, priority, biz_key, order_key, limit_key, more_limit_keys, headers, "
-        "retry, max_attempts, timeout_ms, expires_at, due_at - created_at "
+        "retry, max_attempts, timeout_ms, expires_at, due_at - created_at, weight "
         "FROM task_pending WHERE name = 'double'"
     )
     hour = timedelta(hours=1)
-    assert found == [("q", 2, "b", "o", "l", ["m"], {"h": 1}, "1m,2m", 3, 3000, later, hour)]
+    assert found == [("q", 2, "b", "o", "l", ["m"], {"h": 1}, "1m,2m", 3, 3000, later, hour, 7)]
 
 
 def test_maps_of_maps_and_of_added_steps(bench: Bench, told) -> None:

@@ -84,6 +84,7 @@ def test_options_of_the_task_reach_the_task(bench: Bench, session: Session) -> N
         retry="5s,10s",
         biz_key="b",
         limit_key=["bank:acme", "tenant:7"],
+        weight=7,
         locks="account:7",
         timeout=7,
         headers={"mine": 1},
@@ -95,7 +96,7 @@ def test_options_of_the_task_reach_the_task(bench: Bench, session: Session) -> N
     row = bench.sql("SELECT to_jsonb(p) FROM task_pending p")
 
     wanted = {"queue": "q", "priority": 0, "retry": "5s,10s", "biz_key": "b", "retry_level": 1}
-    wanted |= {"limit_key": "bank:acme", "more_limit_keys": ["tenant:7"]}
+    wanted |= {"limit_key": "bank:acme", "more_limit_keys": ["tenant:7"], "weight": 7}
     wanted |= {"locks": {"exclusive": ["account:7"]}}
     assert wanted.items() <= row.items()
     assert (row["payload"], row["headers"]["mine"], row["timeout_ms"]) == ({"n": 1}, 1, 7000)
