@@ -152,7 +152,7 @@ class BulkCaller:
         spec = called[0].end.spec
         if isinstance(error, Outcome) or is_outage(spec, error):
             return self._end_each([(end, error) for end, _ in called])
-        ended, left = list[tuple[EndOfRun, Exception]](), list[ActiveRun]()
+        ended, left = list[tuple[EndOfRun, BaseException]](), list[ActiveRun]()
         for end, _ in called:
             if spec.cancellable and end.run.cancelled:
                 ended.append((end, TaskCancelledError()))
