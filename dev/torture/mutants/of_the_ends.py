@@ -364,8 +364,8 @@ ENDS_OF_RUNS = (
         "bulk: the error of one item is that of all",
         "A call that raises is undone, and each item runs alone: only the guilty one is charged.",
         BULK,
-        "of_all = isinstance(error, Outcome) or is_outage(spec, error)",
-        "of_all = True",
+        "if isinstance(error, Outcome) or is_outage(spec, error):",
+        "if error:",
         f"{CALLS}a_poisoned_item_harms_nobody",
     ),
     mutant(
@@ -389,8 +389,8 @@ ENDS_OF_RUNS = (
         "bulk: a cancelled item runs again",
         "Whose run was cancelled is not called once more with the others of its call.",
         BULK,
-        "elif spec.cancellable and end.run.cancelled:",
-        "elif end is None:",
+        "if spec.cancellable and end.run.cancelled:",
+        "if end is None:",
         f"{CALLS}a_cancel_of_one_ends_the_call_and_the_others_run",
     ),
     mutant(

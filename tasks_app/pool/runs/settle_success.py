@@ -143,7 +143,7 @@ def success_statements(settlements: Sequence[Settlement]) -> list[SuccessStateme
     if len(settlements) == 1:
         return [success_statement(settlements[0])]
     plain = [s for s in settlements if _is_plain(s)]
-    others = [s for s in settlements if not _is_plain(s)]
+    others = sorted((s for s in settlements if not _is_plain(s)), key=_group_and_id)
     together = [_plain_statement(plain)] if plain else []
     return together + [success_statement(each) for each in others]
 
@@ -151,6 +151,12 @@ def success_statements(settlements: Sequence[Settlement]) -> list[SuccessStateme
 def _is_plain(settlement: Settlement) -> bool:
     is_member = settlement.task is None or settlement.task.group_id is not None
     return settlement.is_kept and settlement.sub_status is None and not is_member
+
+
+def _group_and_id(settlement: Settlement) -> tuple[int, int]:
+    """Return where it comes, so that groups are locked in the order in which all lock them."""
+    group_id = settlement.task.group_id if settlement.task else None
+    return group_id or 0, settlement.fence.task_id
 
 
 def _plain_statement(settlements: Sequence[Settlement]) -> SuccessStatement:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tasks_app.domain.errors import TaskCancelledError
-from tasks_app.domain.handlers.outcomes import Outcome
+from tasks_app.domain.handlers.outcomes import Fail, Outcome
 from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import quiet_logger
@@ -23,6 +23,7 @@ from tasks_app.runtime.execution.completion import Completion, EndOfRun
 from tasks_app.runtime.execution.in_flight import InFlight
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.settler import report_settled
+from tasks_app.runtime.handler_db.statements import ENDED
 from tasks_app.runtime.handlers.bulk import BulkContext, Item, check_returned
 from tasks_app.runtime.handlers.checkpoint import ActiveRun
 from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
@@ -114,9 +115,7 @@ class BulkCaller:
                 self._inflight.collect(settlement)
         elif left := self._commit(succeeded, transaction):
             return [*left, *(end.run for end, _ in otherwise)]
-        for end, why in otherwise:
-            self._completion.end_without_return(end, why)
-        return []
+        return self._end_each(otherwise)
 
     def _commit(
         self, succeeded: Sequence[tuple[EndOfRun, Settlement]], transaction: Transaction
@@ -128,6 +127,8 @@ class BulkCaller:
             state = transaction.conclude(*settlements) if all(ours) else None
         except BaseException as error:
             transaction.abandon()
+            if isinstance(error, Outcome):  # the handler ended its transaction
+                return self._end_each([(end, error) for end, _ in succeeded])
             if spares_handlers(error):  # the database did not answer: it may have committed
                 for end, settlement in succeeded:
                     self._completion.end_without_commit(end, settlement, error)
@@ -145,20 +146,27 @@ class BulkCaller:
         self, called: Sequence[_Called], transaction: Transaction, error: BaseException
     ) -> list[ActiveRun]:
         """End all if the error names the outcome of all; else those that were cancelled."""
+        if transaction.ended:  # what was written by then may stand: nobody is to write it again
+            error = Fail(ENDED)
         transaction.abandon()
         spec = called[0].end.spec
-        of_all = isinstance(error, Outcome) or is_outage(spec, error)
-        left = list[ActiveRun]()
+        if isinstance(error, Outcome) or is_outage(spec, error):
+            return self._end_each([(end, error) for end, _ in called])
+        ended, left = list[tuple[EndOfRun, BaseException]](), list[ActiveRun]()
         for end, _ in called:
-            if of_all:
-                self._completion.end_without_return(end, error)
-            elif spec.cancellable and end.run.cancelled:
-                self._completion.end_without_return(end, TaskCancelledError())
+            if spec.cancellable and end.run.cancelled:
+                ended.append((end, TaskCancelledError()))
             else:
                 left.append(end.run)
         if left:
             log.warning("%s", _again(len(called), left[0], error))
-        return left
+        return [*left, *self._end_each(ended)]
+
+    def _end_each(self, ends: Sequence[tuple[EndOfRun, BaseException]]) -> list[ActiveRun]:
+        """End each by its error; return those that are to run again, as after a conflict."""
+        for end, error in ends:
+            self._completion.end_without_return(end, error)
+        return [end.run for end, _ in ends if end.runs_again]
 
 
 def _again(number: int, run: ActiveRun, error: BaseException) -> str:

@@ -165,6 +165,8 @@ class InFlight:
             like = (c for c in queue if c.state is WAITING and c.task.name == first.name)
             others = list(islice((c for c in like if _may_share(c.task)), most - 1))
             run.others = [self._start(c, in_async_pool=in_async_pool) for c in others]
+            for other in run.others:
+                other.place = run.place
             self._forget_what_left_the_queues()
         return run
 
@@ -420,8 +422,8 @@ class InFlight:
                 for c in self._running_claims()
                 if c.run and now - c.run.since >= longer_than_s
             ]
-            in_async_pool = sum(run.in_async_pool for run in slow)
-            busy_threads = len(slow) - in_async_pool
+            in_async_pool = len({run.place for run in slow if run.in_async_pool})
+            busy_threads = len({run.place for run in slow}) - in_async_pool
             if busy_threads >= (len(self._in_message) or self._message_threads) + self._extra:
                 self._return_waiting()
                 return

@@ -49,6 +49,8 @@ class ActiveRun:
     sub_status: str | None = None  # what the handler set; empty: clear it, None: leave it
     held_until: float = inf  # by time.monotonic: the lease ends no earlier, as far as we know
     in_async_pool: bool = False
+    place: object = field(default_factory=object)
+    """Its thread or place in the event loop, which all that one call runs share."""
     stops: bool = False  # the child stops; a handler that can stop in between may do so
     is_kept: bool = True  # the task keeps its row if it succeeds
     is_secret: bool = False  # what it returns and keeps is to be encrypted

@@ -84,7 +84,7 @@ class HandlerOptions(When, total=False):
     """Store payload, result and errors encrypted; who creates by name needs the setting, too."""
 
 
-MOST_AT_ONCE = 1_000  # tasks of one call; their COMMIT is one round trip
+MOST_AT_ONCE = 500  # a child claims no more at a time
 _WHEN = frozenset(When.__annotations__)
 _KNOWN = frozenset(HandlerOptions.__annotations__)
 T = TypeVar("T")

@@ -323,6 +323,12 @@ def test_one_call_takes_no_exclusive_task_and_none_with_limits_of_its_own() -> N
     assert started == [[1, 4, 6], [3], [5], [7]]
 
 
+def test_a_call_of_many_keeps_one_thread_busy() -> None:
+    inflight = holding(task(1), task(2), task(3), task(4), threads=3, at_once={"t": 3})
+    inflight.take_back(0.0)
+    assert inflight.returning() == []
+
+
 def anything(_: ClaimedTask) -> bool:
     return True
 
@@ -360,6 +366,14 @@ class TestTheAsyncPool:
         # All places are taken: the rest of the message is others'.
         assert (one, inflight.gave_back) == (False, True)
         assert inflight.returning() == []
+
+    def test_a_call_of_many_takes_one_place(self) -> None:
+        inflight = InFlight(places=3, for_async_pool=anything, at_once={"t": 3})
+        inflight.open_message()
+        inflight.receive([task(1), task(2), task(3)])
+        assert len(inflight.start_async_pool(1)[0].others) == 2
+        inflight.take_back(0.0)
+        assert not inflight.gave_back
 
     def test_what_runs_alone_is_turned_away_thrice_and_then_waits_for_its_turn(self) -> None:
         inflight = InFlight(places=2, for_async_pool=anything)
