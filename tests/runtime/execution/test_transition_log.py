@@ -222,13 +222,13 @@ def test_a_sub_status_is_kept_in_any_end(bench: Bench, way: str, outcome: Except
 
     if way == "async":
 
-        @bench.handler("t")
+        @bench.handler("t", retry="1h")
         async def asynchronous(ctx: Any) -> None:
             await ctx.session.execute(text("SELECT 1"))
             say(ctx)
     else:
 
-        @bench.handler("t", at_most_once=way == "at_most_once")
+        @bench.handler("t", retry="1h", at_most_once=way == "at_most_once")
         def handle(ctx: Any) -> None:
             if way == "session":
                 effect(ctx)
