@@ -79,9 +79,10 @@ class Item(Generic[PayloadT]):
         self.context.spend(tokens)
 
 
-_OF_TRANSACTION = {"session", "connection", "write", "check_awaited"}
-_OF_CALL = _OF_TRANSACTION | {"log", "name", "queue", "deadline", "remaining"}
-_OF_CALL |= {"stopping", "cancelled"}
+_OF_CALL = {
+    *("session", "connection", "write", "check_awaited", "log", "name", "queue"),
+    *("deadline", "remaining", "stopping", "cancelled"),
+}
 
 
 class BulkContext:
